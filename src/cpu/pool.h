@@ -1,0 +1,29 @@
+/* cpu/pool.h - the thread pool that runs kernels.
+ *
+ * One job at a time: `n_task` tasks, handed out dynamically, each run by exactly one thread; the caller is
+ * thread 0 and works too. Between jobs a worker spins for a bounded time (by clock, since PAUSE differs by
+ * processor) and then sleeps on a futex, so an idle pool costs nothing and a busy neighbour is not starved.
+ * Which thread runs a task never changes a result. Only the pool's owner calls mg_pool_run; from inside a
+ * task it must not be called.
+ */
+#ifndef MG_CPU_POOL_H
+#define MG_CPU_POOL_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+
+struct mg_pool;
+
+/* task in [0, n_task), thread in [0, mg_pool_size). Must not fail: tasks report through `arg`. */
+typedef void mg_task_fn(void *arg, size_t task, size_t thread);
+
+/* n_thread >= 1, that many including the caller. cpu: n_thread processors to pin to, or NULL for none. */
+enum mg_status mg_pool_open(int n_thread, const int *cpu, struct mg_pool **out, struct mg_err *err);
+void mg_pool_close(struct mg_pool *pool); /* NULL is fine */
+size_t mg_pool_size(const struct mg_pool *pool);
+
+/* Runs all tasks; returns when each has finished. A NULL pool runs them in order on the caller. */
+void mg_pool_run(struct mg_pool *pool, mg_task_fn *fn, void *arg, size_t n_task);
+
+#endif
