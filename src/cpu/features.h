@@ -27,9 +27,11 @@ struct mg_features {
     bool hypervisor;       /* running in a virtual machine */
     char brand[64];        /* the processor's name, e.g. "AMD EPYC 9R14" */
     char reason[160];      /* why no higher tier, for people ("no AMX tiles in CPUID") */
+    char warning[160];     /* "", or what was wrong with MARGAY_CPU; the caller prints it */
 };
 
-/* Fills in `out` for this machine; reads MARGAY_CPU. Never fails: the least is `ref`. */
+/* Fills in `out` for this machine; reads MARGAY_CPU. Never fails: the least is `ref`. Call it before the first
+ * thread is made: AMX permission holds for the threads made after it was granted. */
 void mg_features_detect(struct mg_features *out);
 const char *mg_tier_name(enum mg_tier tier);
 /* The tier with this name, or -1. */

@@ -1,0 +1,55 @@
+/* kernels/ref/attention.c - softmax(scale * q k^T) v, the definition.
+ *
+ * Each (query row, head) stands alone: scores over its visible keys in ascending order, exp of the difference to
+ * the largest, weighted sum of values, one division; all in double, rounded to f32 once. A task is a block of
+ * ROWS query rows of one head. A row that sees no key (n_kv == 0) becomes zeros.
+ */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+enum { ROWS = 8 };
+
+static size_t row_blocks(const struct mg_attention *op) { return (op->n_q + ROWS - 1) / ROWS; }
+
+static size_t tasks(const struct mg_attention *op) { return op->n_head * row_blocks(op); }
+
+static size_t scratch_size(const struct mg_attention *op) {
+    return ((op->n_kv + op->head_dim) * sizeof(double) + 63) & ~(size_t)63;
+}
+
+static void one_row(const struct mg_attention *op, size_t row, size_t head, double *score, double *acc) {
+    size_t d = op->head_dim, n = op->causal ? op->first_pos + row + 1 : op->n_kv;
+    size_t group = op->n_head / op->n_head_kv, base = head / group * op->head_stride_kv;
+    const float *q = op->q + row * op->ldq + head * d;
+    float *out = op->out + row * op->ldo + head * d;
+    double top = -INFINITY, total = 0;
+    for (size_t p = 0; p < n; p++) {
+        double s = 0;
+        for (size_t j = 0; j < d; j++)
+            s += (double)q[j] * mg_load_f32(op->kv_type, op->k, base + p * op->ldkv + j);
+        score[p] = s * op->scale;
+        if (score[p] > top) top = score[p];
+    }
+    for (size_t j = 0; j < d; j++) acc[j] = 0;
+    for (size_t p = 0; p < n; p++) {
+        double e = exp(score[p] - top);
+        total += e;
+        for (size_t j = 0; j < d; j++)
+            acc[j] += e * mg_load_f32(op->kv_type, op->v, base + p * op->ldkv + j);
+    }
+    for (size_t j = 0; j < d; j++) out[j] = n ? (float)(acc[j] / total) : 0;
+}
+
+static void attention(const struct mg_attention *op, size_t task, void *scratch) {
+    size_t blocks = row_blocks(op), head = task / blocks, row = task % blocks * ROWS;
+    size_t end = op->n_q - row < ROWS ? op->n_q : row + ROWS;
+    double *score = scratch;
+    for (; row < end; row++) one_row(op, row, head, score, score + op->n_kv);
+}
+
+void mg_ref_init_attention(struct mg_kernels *t) {
+    t->attention_tasks = tasks;
+    t->attention_scratch = scratch_size;
+    t->attention = attention;
+}
