@@ -1,0 +1,49 @@
+/* model/kv.c - see kv.h. */
+#include "model/kv.h"
+
+#include "base/mem.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, size_t n_head,
+                          size_t head_dim, size_t capacity, struct mg_err *err) {
+    *kv = (struct mg_kv){.type = type, .n_layer = n_layer, .n_head = n_head, .head_dim = head_dim,
+                         .capacity = capacity};
+    /* One more line per head, so that the heads' rows don't all fall on the same cache sets. */
+    size_t row = head_dim * mg_dtype_size(type), head_bytes, bytes;
+    if (!mg_mul_size(capacity, row, &head_bytes)) return mg_fail_memory(err, "keys and values");
+    head_bytes = mg_round_up(head_bytes, 64) + 64;
+    kv->head_stride = head_bytes / mg_dtype_size(type);
+    if (!mg_mul_size(head_bytes, 2 * n_layer * n_head, &bytes))
+        return mg_fail_memory(err, "keys and values");
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return mg_fail_memory(err, "keys and values");
+    kv->data = p;
+    kv->bytes = bytes;
+    return MG_OK;
+}
+
+void mg_kv_close(struct mg_kv *kv) {
+    if (kv->data) munmap(kv->data, kv->bytes);
+    *kv = (struct mg_kv){0};
+}
+
+void mg_kv_cut(struct mg_kv *kv, size_t n) {
+    if (n >= kv->n) return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), size = mg_dtype_size(kv->type);
+    for (size_t i = 0; i < 2 * kv->n_layer * kv->n_head; i++) {
+        size_t head = i * kv->head_stride * size;
+        size_t from = mg_round_up(head + n * kv->head_dim * size, page);
+        size_t to = (head + kv->n * kv->head_dim * size) / page * page;
+        if (from < to) madvise((char *)kv->data + from, to - from, MADV_DONTNEED);
+    }
+    kv->n = n;
+}
+
+static void *tensor_at(const struct mg_kv *kv, size_t i) {
+    return (char *)kv->data + i * kv->n_head * kv->head_stride * mg_dtype_size(kv->type);
+}
+
+void *mg_kv_keys(const struct mg_kv *kv, size_t layer) { return tensor_at(kv, 2 * layer); }
+void *mg_kv_values(const struct mg_kv *kv, size_t layer) { return tensor_at(kv, 2 * layer + 1); }

@@ -1,0 +1,35 @@
+/* model/kv.h - keys and values of one conversation.
+ *
+ * Per layer two tensors [n_head_kv][capacity][head_dim] of f32 or bf16, in one anonymous mapping that reserves
+ * address space for the whole context and takes memory only for the tokens that are there:
+ *
+ *   layer 0: K head 0 [capacity][head_dim], K head 1 ..., V head 0 ...; layer 1: ...
+ *
+ * Owned and used by the thread that runs the model.
+ */
+#ifndef MG_MODEL_KV_H
+#define MG_MODEL_KV_H
+
+#include "base/err.h"
+#include "kernels/dtype.h"
+
+struct mg_kv {
+    enum mg_dtype type;   /* F32 or BF16 */
+    size_t n_layer, n_head, head_dim;
+    size_t capacity;      /* tokens */
+    size_t n;             /* tokens that are there */
+    size_t head_stride;   /* elements from one head to the next */
+    void *data;           /* the mapping, owned */
+    size_t bytes;
+};
+
+enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, size_t n_head,
+                          size_t head_dim, size_t capacity, struct mg_err *err);
+void mg_kv_close(struct mg_kv *kv);
+/* Keeps the first n tokens; the memory of the rest goes back to the system. */
+void mg_kv_cut(struct mg_kv *kv, size_t n);
+/* First element of head 0 of a layer's keys or values. */
+void *mg_kv_keys(const struct mg_kv *kv, size_t layer);
+void *mg_kv_values(const struct mg_kv *kv, size_t layer);
+
+#endif

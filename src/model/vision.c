@@ -1,0 +1,250 @@
+/* model/vision.c - see vision.h.
+ *
+ * Working memory for n patches of width h: the residual x and the prepared rows (n*h each), q k v (3*n*h), and
+ * blocks of MLP_ROWS rows of the MLP, so that memory is linear in n with a small factor:
+ *
+ *   x [n][h+pad]   rows [n][max(dim, h)+pad]   qkv [n][3h+pad]   att [n][h+pad]   mlp [MLP_ROWS][ffn+pad] twice
+ */
+#include "model/vision.h"
+
+#include "model/position.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MLP_ROWS 1024 /* rows of the MLP and mergers at a time: 16 MB of f32 at ffn 4096 */
+
+struct work {
+    const struct mg_model *model;
+    struct mg_compute *c;
+    const struct mg_vision_config *config;
+    size_t n, grid_h, grid_w;
+    size_t ldx, ldrows, ldqkv, ldmlp, ldwide;
+    float *x;      /* [n][ldx] residual stream */
+    float *norm;   /* [n][ldrows] normed rows; also patches and attention output */
+    void *rows;    /* [n][ldrows] prepared rows */
+    float *qkv;    /* [n][ldqkv] */
+    float *mlp;    /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
+    void *mlp_rows; /* the same, prepared */
+    float *wide;   /* [MLP_ROWS][wide] merger input */
+    float *cos, *sin; /* [n][head_dim/2] */
+    struct mg_arena arena;
+};
+
+void mg_picture_free(struct mg_picture *f) {
+    free(f->row);
+    *f = (struct mg_picture){0};
+}
+
+static enum mg_status make_work(struct work *w, struct mg_err *err) {
+    const struct mg_vision_config *c = w->config;
+    size_t dim = c->in_channels * c->temporal * c->patch * c->patch;
+    size_t wide = c->hidden * c->merge * c->merge, half = c->hidden / c->n_head / 2;
+    w->ldx = mg_row_stride(c->hidden);
+    w->ldrows = mg_row_stride(mg_max_size(dim, c->hidden));
+    w->ldqkv = mg_row_stride(3 * c->hidden);
+    w->ldmlp = mg_row_stride(c->ffn);
+    w->ldwide = mg_row_stride(wide);
+    size_t mlp_rows = mg_min_size(w->n, MLP_ROWS), mlp = mlp_rows * mg_max_size(w->ldmlp, w->ldwide);
+    w->arena.chunk_size = 4096; /* each of the blocks below gets a chunk of its own */
+    w->x = mg_arena_alloc(&w->arena, w->n * w->ldx, sizeof(float));
+    w->norm = mg_arena_alloc(&w->arena, w->n * w->ldx, sizeof(float));
+    w->rows = mg_arena_alloc(&w->arena, w->n * w->ldrows, sizeof(float));
+    w->qkv = mg_arena_alloc(&w->arena, w->n * w->ldqkv, sizeof(float));
+    w->mlp = mg_arena_alloc(&w->arena, mlp, sizeof(float));
+    w->mlp_rows = mg_arena_alloc(&w->arena, mlp, sizeof(float));
+    w->wide = mg_arena_alloc(&w->arena, mlp_rows * wide, sizeof(float));
+    w->cos = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
+    w->sin = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
+    if (!w->x || !w->norm || !w->rows || !w->qkv || !w->mlp || !w->mlp_rows || !w->wide || !w->cos ||
+        !w->sin)
+        return mg_fail_memory(err, "vision tower");
+    return MG_OK;
+}
+
+static void add_position_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
+    struct work *w = arg;
+    size_t hidden = w->config->hidden, side = (size_t)(sqrt((double)w->config->n_position) + 0.5);
+    const struct mg_tensor *table = w->model->vision.position;
+    size_t row_bytes = hidden * mg_dtype_size(table->dtype);
+    float *tap = w->norm + row0 * w->ldx, sum[64]; /* norm's rows are free here */
+    for (size_t i = row0; i < row1; i++) {
+        size_t row, col, index[4];
+        float weight[4];
+        mg_patch_place(i, w->grid_w, w->config->merge, &row, &col);
+        mg_position_taps(row, col, w->grid_h, w->grid_w, side, index, weight);
+        float *x = w->x + i * w->ldx;
+        for (size_t j0 = 0; j0 < hidden; j0 += 64) {
+            size_t n = mg_min_size(64, hidden - j0);
+            memset(sum, 0, sizeof sum);
+            for (size_t t = 0; t < 4; t++) {
+                const char *at = (const char *)table->data + index[t] * row_bytes;
+                c->kernels->widen(table->dtype, at + j0 * mg_dtype_size(table->dtype), tap, n);
+                for (size_t j = 0; j < n; j++) sum[j] += tap[j] * weight[t];
+            }
+            for (size_t j = 0; j < n; j++) x[j0 + j] += sum[j];
+        }
+    }
+}
+
+struct norm_job {
+    const float *in;
+    size_t ldin, width;
+    const struct mg_layer_norm *norm;
+    float eps;
+    float *out;
+    size_t ldout;
+};
+
+static void norm_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
+    struct norm_job *j = arg;
+    c->kernels->layer_norm(j->in + row0 * j->ldin, j->ldin, j->norm->w, j->norm->b, j->eps,
+                           j->out + row0 * j->ldout, j->ldout, row1 - row0, j->width);
+}
+
+/* LayerNorm of the residual rows, prepared for a product. */
+static void norm_and_prepare(struct work *w, const struct mg_layer_norm *norm) {
+    struct norm_job job = {w->x, w->ldx, w->config->hidden, norm, w->config->norm_eps, w->norm, w->ldx};
+    mg_compute_rows(w->c, norm_rows, &job, w->n);
+    mg_compute_prepare(w->c, w->norm, w->ldx, w->rows, w->ldrows, w->n, w->config->hidden);
+}
+
+static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
+    struct work *w = arg;
+    size_t d = w->config->hidden / w->config->n_head;
+    /* q and k lie side by side: 2 * n_head heads of the row */
+    c->kernels->rope(w->qkv + row0 * w->ldqkv, w->ldqkv, row1 - row0, 2 * w->config->n_head, d,
+                     w->cos + row0 * (d / 2), w->sin + row0 * (d / 2));
+}
+
+static enum mg_status attention(struct work *w, const struct mg_vision_block *b, struct mg_err *err) {
+    size_t hidden = w->config->hidden, d = hidden / w->config->n_head;
+    norm_and_prepare(w, &b->norm1);
+    struct mg_matmul op =
+        mg_linear_op(w->c, &b->qkv, w->rows, w->ldrows, w->n, w->qkv, w->ldqkv, MG_EPI_STORE);
+    enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
+    if (status != MG_OK) return status;
+    mg_compute_rows(w->c, rope_rows, w, w->n);
+    struct mg_attention att = {
+        .q = w->qkv, .ldq = w->ldqkv, .k = w->qkv + hidden, .v = w->qkv + 2 * hidden,
+        .ldkv = w->ldqkv, .head_stride_kv = d, .kv_type = MG_F32, .n_head = w->config->n_head,
+        .n_head_kv = w->config->n_head, .head_dim = d, .n_q = w->n, .n_kv = w->n,
+        .scale = 1.0f / sqrtf((float)d), .out = w->norm, .ldo = w->ldx};
+    status = mg_compute_attention(w->c, &att, err);
+    if (status != MG_OK) return status;
+    mg_compute_prepare(w->c, w->norm, w->ldx, w->rows, w->ldrows, w->n, hidden);
+    op = mg_linear_op(w->c, &b->proj, w->rows, w->ldrows, w->n, w->x, w->ldx, MG_EPI_ADD);
+    return mg_compute_matmul(w->c, &op, 1, err);
+}
+
+static enum mg_status mlp(struct work *w, const struct mg_vision_block *b, struct mg_err *err) {
+    norm_and_prepare(w, &b->norm2);
+    size_t x_size = mg_dtype_size(w->c->kernels->x_type[w->c->mode]);
+    for (size_t i = 0; i < w->n; i += MLP_ROWS) {
+        size_t m = mg_min_size(MLP_ROWS, w->n - i);
+        const void *rows = (char *)w->rows + i * w->ldrows * x_size;
+        struct mg_matmul op =
+            mg_linear_op(w->c, &b->fc1, rows, w->ldrows, m, w->mlp, w->ldmlp, MG_EPI_GELU_TANH);
+        enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
+        if (status != MG_OK) return status;
+        mg_compute_prepare(w->c, w->mlp, w->ldmlp, w->mlp_rows, w->ldmlp, m, w->config->ffn);
+        op = mg_linear_op(w->c, &b->fc2, w->mlp_rows, w->ldmlp, m, w->x + i * w->ldx, w->ldx, MG_EPI_ADD);
+        status = mg_compute_matmul(w->c, &op, 1, err);
+        if (status != MG_OK) return status;
+    }
+    return MG_OK;
+}
+
+/* Rows tok0 .. tok0+m of the merged grid as [m][wide] in w->wide, normed before or after the view. */
+static void gather_merged(struct work *w, const struct mg_merger *g, size_t tok0, size_t m) {
+    size_t hidden = w->config->hidden, unit = w->config->merge * w->config->merge, wide = hidden * unit;
+    const float *x = w->x + tok0 * unit * w->ldx;
+    float eps = w->config->norm_eps;
+    if (!g->post_shuffle) {
+        struct norm_job job = {x, w->ldx, hidden, &g->norm, eps, w->wide, hidden};
+        mg_compute_rows(w->c, norm_rows, &job, m * unit);
+        return;
+    }
+    for (size_t i = 0; i < m * unit; i++)
+        memcpy(w->wide + i * hidden, x + i * w->ldx, hidden * sizeof(float));
+    struct norm_job job = {w->wide, wide, wide, &g->norm, eps, w->wide, wide};
+    mg_compute_rows(w->c, norm_rows, &job, m);
+}
+
+static enum mg_status merge(struct work *w, const struct mg_merger *g, float *out, struct mg_err *err) {
+    size_t unit = w->config->merge * w->config->merge, n_token = w->n / unit;
+    size_t wide = w->config->hidden * unit, chunk = mg_max_size(mg_min_size(w->n, MLP_ROWS) / unit, 1);
+    for (size_t i = 0; i < n_token; i += chunk) {
+        size_t m = mg_min_size(chunk, n_token - i);
+        gather_merged(w, g, i, m);
+        mg_compute_prepare(w->c, w->wide, wide, w->mlp_rows, w->ldwide, m, wide);
+        struct mg_matmul op =
+            mg_linear_op(w->c, &g->fc1, w->mlp_rows, w->ldwide, m, w->mlp, w->ldwide, MG_EPI_GELU_ERF);
+        enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
+        if (status != MG_OK) return status;
+        mg_compute_prepare(w->c, w->mlp, w->ldwide, w->mlp_rows, w->ldwide, m, wide);
+        op = mg_linear_op(w->c, &g->fc2, w->mlp_rows, w->ldwide, m, out + i * w->config->out,
+                          w->config->out, MG_EPI_STORE);
+        status = mg_compute_matmul(w->c, &op, 1, err);
+        if (status != MG_OK) return status;
+    }
+    size_t n = n_token * w->config->out;
+    if (!w->c->kernels->all_finite(out, n))
+        return mg_fail(err, MG_ERR_NUMERIC, "vision_not_finite",
+                       "the vision tower gave values that are not finite for this picture");
+    return MG_OK;
+}
+
+static enum mg_status run_blocks(struct work *w, struct mg_picture *out, struct mg_err *err) {
+    const struct mg_vision_config *c = w->config;
+    size_t map = out->n_token * out->width, next_map = 1;
+    for (size_t i = 0; i < c->depth; i++) {
+        enum mg_status status = mg_compute_tick(w->c, i, c->depth, err);
+        if (status == MG_OK) status = attention(w, &w->model->vision.block[i], err);
+        if (status == MG_OK) status = mg_compute_tick(w->c, i, c->depth, err);
+        if (status == MG_OK) status = mlp(w, &w->model->vision.block[i], err);
+        for (size_t j = 0; j < c->n_deepstack && status == MG_OK; j++)
+            if (c->deepstack[j] == i)
+                status = merge(w, &w->model->vision.deepstack[j], out->row + map * next_map++, err);
+        if (status != MG_OK) return status;
+    }
+    enum mg_status status = merge(w, &w->model->vision.merger, out->row, err);
+    if (status == MG_OK) status = mg_compute_tick(w->c, c->depth, c->depth, err);
+    return status;
+}
+
+enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute *c, const float *patch,
+                                size_t grid_h, size_t grid_w, struct mg_picture *out,
+                                struct mg_err *err) {
+    const struct mg_vision_config *config = &model->config.vision;
+    struct work w = {.model = model, .c = c, .config = config, .n = grid_h * grid_w, .grid_h = grid_h,
+                     .grid_w = grid_w};
+    size_t dim = config->in_channels * config->temporal * config->patch * config->patch;
+    *out = (struct mg_picture){.n_token = w.n / (config->merge * config->merge),
+                                .n_map = 1 + config->n_deepstack, .width = config->out};
+    out->row = mg_alloc(out->n_map * out->n_token * out->width, sizeof(float));
+    uint32_t(*place)[2] = mg_alloc(w.n, sizeof *place);
+    enum mg_status status = out->row && place ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
+    if (status == MG_OK) {
+        for (size_t i = 0; i < w.n; i++) {
+            size_t row, col;
+            mg_patch_place(i, grid_w, config->merge, &row, &col);
+            place[i][0] = (uint32_t)row;
+            place[i][1] = (uint32_t)col;
+        }
+        mg_vision_rope((const uint32_t(*)[2])place, w.n, config->hidden / config->n_head, w.cos, w.sin);
+        mg_compute_prepare(c, patch, dim, w.rows, w.ldrows, w.n, dim);
+        struct mg_matmul op = mg_linear_op(c, &model->vision.patch_embed, w.rows, w.ldrows, w.n, w.x, w.ldx,
+                                           MG_EPI_STORE);
+        status = mg_compute_matmul(c, &op, 1, err);
+    }
+    if (status == MG_OK) {
+        mg_compute_rows(c, add_position_rows, &w, w.n);
+        status = run_blocks(&w, out, err);
+    }
+    free(place);
+    mg_arena_free(&w.arena);
+    if (status != MG_OK) mg_picture_free(out);
+    return status;
+}
