@@ -172,6 +172,7 @@ enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *
         if (pictures) mg_compute_rows(c, deepstack_rows, &p, m);
     }
     kv->n += m;
+    w->last = m - 1;
     return MG_OK;
 }
 

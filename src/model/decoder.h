@@ -24,6 +24,7 @@ struct mg_row {
 /* Buffers of a pass of at most `rows` rows; made once, so that a pass allocates nothing. */
 struct mg_decoder_work {
     size_t rows;
+    size_t last;     /* index of the last row of the last pass */
     size_t ldx, ldq, ldkv, ldffn, ldin; /* row strides */
     float *x;        /* [rows][ldx] residual stream */
     float *norm;     /* [rows][ldx] */

@@ -1,0 +1,310 @@
+/* engine/answer.c - generating one answer: look at new pictures, read new tokens, then token by token.
+ *
+ * What is already in the conversation's keys and values is compared by identity (token id, or picture and place
+ * in it) and only the rest is read. The last prompt token is always computed, since its logits are needed.
+ */
+#include "engine/internal.h"
+
+#include "engine/loop.h"
+#include "engine/stop.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void mg_answer_options_init(struct mg_answer_options *o) {
+    *o = (struct mg_answer_options){.max_tokens = 512, .top_p = 1, .repetition_penalty = 1};
+}
+
+void mg_answer_options_model(const mg_engine *engine, struct mg_answer_options *o) {
+    const struct mg_generation_config *g = &engine->model->config.generation;
+    mg_answer_options_init(o);
+    o->repetition_penalty = g->repetition_penalty;
+    if (!g->do_sample) return;
+    o->temperature = g->temperature;
+    o->top_k = g->top_k;
+    o->top_p = g->top_p;
+}
+
+enum mg_status mg_chat_prefill(struct mg_chat *chat, const struct layout *l, size_t from,
+                               mg_progress_fn *progress, void *user, struct mg_err *err) {
+    mg_engine *e = chat->engine;
+    for (size_t at = from; at < l->n;) {
+        if (progress && !progress(user, at, l->n))
+            return mg_fail(err, MG_ERR_CANCELLED, "cancelled", "stopped on request");
+        size_t m = mg_min_size(e->options.prefill_chunk, l->n - at);
+        for (size_t i = 0; i < m; i++) e->row[i] = mg_layout_row(chat, l, at + i);
+        enum mg_status status =
+            mg_decoder_pass(e->model, &e->compute, &e->work, &chat->kv, e->row, m, err);
+        if (status != MG_OK) return status;
+        for (size_t i = 0; i < m; i++) chat->kv_id[at + i] = mg_layout_identity(l, at + i);
+        at += m;
+    }
+    return MG_OK;
+}
+
+enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struct mg_err *err) {
+    mg_engine *e = chat->engine;
+    struct mg_row row = {.id = id, .pos = {pos, pos, pos}};
+    enum mg_status status = mg_decoder_pass(e->model, &e->compute, &e->work, &chat->kv, &row, 1, err);
+    if (status == MG_OK) chat->kv_id[chat->kv.n - 1] = id;
+    return status;
+}
+
+enum mg_status mg_chat_logits(struct mg_chat *chat, struct mg_err *err) {
+    mg_engine *e = chat->engine;
+    size_t last = e->work.last;
+    enum mg_status status = mg_decoder_logits(e->model, &e->compute, &e->work, last, e->logits, err);
+    if (status != MG_OK) return status;
+    if (!e->kernels.all_finite(e->logits, e->model->config.text.n_vocab))
+        return mg_fail(err, MG_ERR_NUMERIC, "logits_not_finite", "the model gave logits that are not finite");
+    return MG_OK;
+}
+
+/* One answer while it is being made. */
+struct run {
+    mg_chat *chat;
+    const struct mg_answer_options *o;
+    mg_event_fn *event;
+    void *user;
+    struct mg_answer *answer;
+    struct layout layout;
+    struct mg_sampler *sampler;
+    struct mg_stop *stop;
+    struct mg_loop *loop;
+    struct mg_detok detok;
+    struct mg_buf whole, ready;   /* scratch: whole characters, releasable text */
+    enum mg_stage stage;
+    size_t stage_done, stage_total;
+    size_t picture, n_picture;    /* vision: which of how many new ones */
+    bool stopped;                 /* the caller's event said so */
+};
+
+/* Asked between layers: the cancel flag only, so that it costs nothing; vision also reports progress. */
+static bool tick(void *user, size_t done, size_t total) {
+    struct run *r = user;
+    if (r->stopped || atomic_load_explicit(&r->chat->cancel, memory_order_relaxed)) return false;
+    if (r->stage != MG_STAGE_VISION || !r->event) return true;
+    struct mg_event e = {.kind = MG_EVENT_STAGE, .stage = MG_STAGE_VISION,
+                         .done = r->picture * total + done, .total = r->n_picture * total, .token = -1};
+    if (e.done == r->stage_done && done) return true;
+    r->stage_done = e.done;
+    if (!r->event(r->user, &e)) r->stopped = true;
+    return !r->stopped;
+}
+
+static bool report_prefill(void *user, size_t done, size_t total) {
+    struct run *r = user;
+    struct mg_event e = {.kind = MG_EVENT_STAGE, .stage = r->stage, .done = done, .total = total, .token = -1};
+    if (r->event && !r->event(r->user, &e)) r->stopped = true;
+    return !r->stopped;
+}
+
+/* Tokens at the front of the prompt whose keys and values are already there. */
+static size_t cached_prefix(const struct run *r) {
+    size_t n = 0, most = mg_min_size(r->chat->kv.n, r->layout.n - 1);
+    while (n < most && r->chat->kv_id[n] == mg_layout_identity(&r->layout, n)) n++;
+    return n;
+}
+
+static enum mg_status check_context(const struct run *r, struct mg_err *err) {
+    size_t context = r->chat->engine->options.context;
+    if (r->layout.n < context) return MG_OK;
+    return mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
+                   "the prompt has %zu tokens (%zu of them from pictures), the context holds %zu including "
+                   "the answer", r->layout.n, r->layout.n_image_token, context);
+}
+
+static enum mg_status look(struct run *r, size_t cached, struct mg_err *err) {
+    mg_chat *chat = r->chat;
+    double start = mg_clock();
+    r->stage = MG_STAGE_VISION;
+    for (size_t i = 0; i < chat->n_image; i++)
+        if (!chat->image[i].picture.row && r->layout.prompt.image_at[i] + chat->image[i].n_token > cached)
+            r->n_picture++;
+    for (size_t i = 0; i < chat->n_image; i++) {
+        struct chat_image *image = &chat->image[i];
+        bool is_new = !image->picture.row;
+        if (!image->counted) r->answer->image_ms += image->report.decode_ms;
+        image->counted = true;
+        enum mg_status status = mg_chat_encode(chat, i, NULL, err);
+        if (status != MG_OK) {
+            mg_err_prefix(err, "picture %zu", i + 1);
+            return status;
+        }
+        r->picture += is_new;
+    }
+    r->answer->vision_ms = (mg_clock() - start) * 1e3;
+    return MG_OK;
+}
+
+static enum mg_status read_prompt(struct run *r, size_t cached, struct mg_err *err) {
+    double start = mg_clock();
+    r->stage = MG_STAGE_PREFILL;
+    mg_kv_cut(&r->chat->kv, cached);
+    enum mg_status status = mg_chat_prefill(r->chat, &r->layout, cached, report_prefill, r, err);
+    if (status == MG_OK) status = mg_chat_logits(r->chat, err);
+    r->answer->prefill_ms = (mg_clock() - start) * 1e3;
+    return status;
+}
+
+/* Hands out what may be shown. false: out of memory. */
+static bool release(struct run *r, int32_t token) {
+    if (r->ready.failed || !mg_buf_add(&r->chat->answer_text, r->ready.data, r->ready.n)) return false;
+    if (r->ready.n && r->event) {
+        struct mg_event e = {.kind = MG_EVENT_TEXT, .stage = MG_STAGE_DECODE, .text = (char *)r->ready.data,
+                             .n_text = r->ready.n, .token = token, .done = r->chat->answer_ids.n,
+                             .total = r->o->max_tokens};
+        if (!r->event(r->user, &e)) r->stopped = true;
+    }
+    r->ready.n = 0;
+    return true;
+}
+
+/* Takes in a token's text; *stopped when a stop string is complete. false: out of memory. */
+static bool add_text(struct run *r, int32_t token, bool *stopped) {
+    const struct mg_tokenizer *tok = r->chat->engine->tokenizer;
+    struct mg_slice piece = {0};
+    if (!mg_tokenizer_is_special(tok, token)) piece = mg_tokenizer_piece(tok, token);
+    r->whole.n = 0;
+    if (!mg_detok_add(&r->detok, piece, &r->whole)) return false;
+    if (!mg_stop_add(r->stop, r->whole.data, r->whole.n, &r->ready, stopped)) return false;
+    return release(r, token);
+}
+
+static bool is_end(const struct run *r, int32_t token) {
+    const struct mg_generation_config *g = &r->chat->engine->model->config.generation;
+    for (size_t i = 0; i < g->n_end_token; i++)
+        if (g->end_token[i] == token) return !r->o->ignore_end;
+    return false;
+}
+
+static void finish(struct run *r, const char *reason, const char *detail) {
+    r->answer->finish_reason = reason;
+    r->answer->stop_detail = detail;
+}
+
+/* What the loop detector wants to know of a token: whether it separates rows or cells of a table. */
+static bool is_separator(const struct mg_tokenizer *tok, int32_t token) {
+    struct mg_slice piece = mg_tokenizer_piece(tok, token);
+    return piece.n && (memchr(piece.data, '\n', piece.n) || memchr(piece.data, '|', piece.n) ||
+                       memchr(piece.data, '\t', piece.n));
+}
+
+/* The answer's tokens; the logits of the prompt's last token are there. */
+static enum mg_status generate(struct run *r, struct mg_err *err) {
+    mg_chat *chat = r->chat;
+    mg_engine *e = chat->engine;
+    size_t room = e->options.context - r->layout.n, most = mg_min_size(r->o->max_tokens, room);
+    finish(r, "length", NULL);
+    while (chat->answer_ids.n < most) {
+        int32_t token;
+        enum mg_status status = mg_sampler_pick(r->sampler, e->logits, &token, err);
+        if (status != MG_OK) return status;
+        if (is_end(r, token)) {
+            finish(r, "stop", "end_token");
+            return MG_OK;
+        }
+        bool stopped = false;
+        if (!mg_ids_add(&chat->answer_ids, token) || !add_text(r, token, &stopped))
+            return mg_fail_memory(err, "answer");
+        if (stopped) {
+            finish(r, "stop", "stop_string");
+            return MG_OK;
+        }
+        if (!r->o->no_loop_check && mg_loop_add(r->loop, token, is_separator(e->tokenizer, token))) {
+            finish(r, "stop", "repetition");
+            return MG_OK;
+        }
+        if (chat->answer_ids.n == most) return MG_OK;
+        int32_t pos = r->layout.next_pos + (int32_t)chat->answer_ids.n - 1;
+        status = mg_chat_step(chat, token, pos, err);
+        if (status == MG_OK) status = mg_chat_logits(chat, err);
+        if (status != MG_OK) return status;
+    }
+    return MG_OK;
+}
+
+static enum mg_status open_run(struct run *r, struct mg_err *err) {
+    mg_engine *e = r->chat->engine;
+    r->sampler = e->sampler;
+    enum mg_status status = mg_sampler_start(r->sampler, r->o, err);
+    if (status == MG_OK) status = mg_stop_open(r->o->stop, r->o->n_stop, &r->stop, err);
+    if (status == MG_OK) status = mg_loop_open(&r->loop, err);
+    if (status == MG_OK && r->chat->n_turn == 0)
+        status = mg_fail(err, MG_ERR_ARGUMENT, "", "nothing to answer: the conversation is empty");
+    if (status == MG_OK) status = mg_layout_make(r->chat, &r->layout, err);
+    if (status == MG_OK) status = check_context(r, err);
+    if (status == MG_OK)
+        status = mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n, err);
+    return status;
+}
+
+static void close_run(struct run *r) {
+    mg_stop_close(r->stop);
+    mg_loop_close(r->loop);
+    mg_layout_free(&r->layout);
+    mg_buf_free(&r->whole);
+    mg_buf_free(&r->ready);
+}
+
+/* The end of a text that was held back: part of a character, the beginning of a stop string. */
+static bool flush_text(struct run *r) {
+    bool stopped = false;
+    r->whole.n = 0;
+    if (!mg_detok_flush(&r->detok, &r->whole)) return false;
+    if (!mg_stop_add(r->stop, r->whole.data, r->whole.n, &r->ready, &stopped)) return false;
+    if (!stopped && !mg_stop_flush(r->stop, &r->ready)) return false;
+    return release(r, -1);
+}
+
+static enum mg_status run_answer(struct run *r, double start, struct mg_err *err) {
+    enum mg_status status = open_run(r, err);
+    if (status != MG_OK) return status;
+    struct mg_answer *a = r->answer;
+    mg_chat *chat = r->chat;
+    a->prompt_tokens = r->layout.n;
+    a->image_tokens = r->layout.n_image_token;
+    a->cached_tokens = cached_prefix(r);
+    status = look(r, a->cached_tokens, err);
+    if (status == MG_OK) status = read_prompt(r, a->cached_tokens, err);
+    if (status != MG_OK) return status;
+    r->stage = MG_STAGE_DECODE;
+    double decode = mg_clock();
+    a->first_token_ms = (decode - start) * 1e3 + a->image_ms;
+    status = generate(r, err);
+    size_t n = chat->answer_ids.n;
+    if (n > 1) a->decode_ms_per_token = (mg_clock() - decode) * 1e3 / (double)(n - 1);
+    if (status == MG_ERR_CANCELLED) { /* what was said stays said */
+        mg_err_clear(err);
+        finish(r, "cancelled", NULL);
+        status = MG_OK;
+    }
+    if (status != MG_OK) return status;
+    bool cut = a->stop_detail && strcmp(a->stop_detail, "stop_string") == 0;
+    if (!cut && !flush_text(r)) return mg_fail_memory(err, "answer");
+    a->text = chat->answer_text.data ? (char *)chat->answer_text.data : "";
+    a->n_text = chat->answer_text.n;
+    a->token = chat->answer_ids.id;
+    a->n_token = n;
+    a->total_ms = (mg_clock() - start) * 1e3 + a->image_ms;
+    return mg_chat_add_part(chat, MG_ASSISTANT, true, a->text, a->n_text, NULL, err);
+}
+
+enum mg_status mg_chat_answer(mg_chat *chat, const struct mg_answer_options *options, mg_event_fn *event,
+                              void *user, struct mg_answer *out, struct mg_err *err) {
+    struct mg_answer_options defaults;
+    struct mg_answer answer = {0};
+    mg_answer_options_init(&defaults);
+    struct run r = {.chat = chat, .o = options ? options : &defaults, .event = event, .user = user,
+                    .answer = &answer};
+    chat->answer_text.n = 0;
+    chat->answer_ids.n = 0;
+    chat->engine->compute.tick = tick;
+    chat->engine->compute.tick_user = &r;
+    enum mg_status status = run_answer(&r, mg_clock(), err);
+    chat->engine->compute.tick = NULL;
+    atomic_store(&chat->cancel, false);
+    close_run(&r);
+    if (out) *out = answer;
+    return status;
+}

@@ -1,0 +1,198 @@
+/* engine/chat.c - a conversation's turns and pictures. */
+#include "engine/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum mg_status mg_chat_open(mg_engine *engine, mg_chat **out, struct mg_err *err) {
+    *out = NULL;
+    struct mg_chat *chat = calloc(1, sizeof *chat);
+    if (!chat) return mg_fail_memory(err, "chat");
+    chat->engine = engine;
+    const struct mg_text_config *t = &engine->model->config.text;
+    enum mg_dtype type = engine->mode == MG_MODE_BF16 ? MG_BF16 : MG_F32;
+    enum mg_status status = mg_kv_open(&chat->kv, type, t->n_layer, t->n_head_kv, t->head_dim,
+                                       engine->options.context, err);
+    if (status == MG_OK) {
+        chat->kv_id = mg_alloc(engine->options.context, sizeof *chat->kv_id);
+        if (!chat->kv_id) status = mg_fail_memory(err, "chat");
+    }
+    if (status != MG_OK) {
+        mg_chat_close(chat);
+        return status;
+    }
+    *out = chat;
+    return MG_OK;
+}
+
+static void free_image(struct chat_image *image) {
+    free(image->rgb);
+    mg_picture_free(&image->picture);
+}
+
+void mg_chat_close(mg_chat *chat) {
+    if (!chat) return;
+    for (size_t i = 0; i < chat->n_turn; i++) {
+        mg_buf_free(&chat->turn[i].text);
+        free(chat->turn[i].part);
+    }
+    for (size_t i = 0; i < chat->n_image; i++) free_image(&chat->image[i]);
+    free(chat->turn);
+    free(chat->image);
+    free(chat->kv_id);
+    mg_kv_close(&chat->kv);
+    mg_buf_free(&chat->answer_text);
+    mg_ids_free(&chat->answer_ids);
+    free(chat);
+}
+
+/* Makes room for one more element of `size` bytes in a list; false when memory is short. */
+static bool grow(void **list, size_t n, size_t *cap, size_t size) {
+    if (n < *cap) return true;
+    size_t more = mg_max_size(4, *cap * 2);
+    void *p = mg_realloc(*list, more, size);
+    if (!p) return false;
+    *list = p;
+    *cap = more;
+    return true;
+}
+
+enum mg_status mg_chat_add_part(struct mg_chat *chat, enum mg_chat_role role, bool new_turn,
+                                const char *text, size_t n, const size_t *image, struct mg_err *err) {
+    new_turn |= chat->n_turn == 0 || chat->turn[chat->n_turn - 1].role != role;
+    if (new_turn && !grow((void **)&chat->turn, chat->n_turn, &chat->cap_turn, sizeof *chat->turn))
+        return mg_fail_memory(err, "chat");
+    struct chat_turn fresh = {.role = role}, *t = new_turn ? &fresh : &chat->turn[chat->n_turn - 1];
+    bool join = !image && t->n_part && !t->part[t->n_part - 1].is_image; /* text on text: one part */
+    bool ok = join || grow((void **)&t->part, t->n_part, &t->cap_part, sizeof *t->part);
+    if (ok && !image) ok = mg_buf_add(&t->text, text, n);
+    if (!ok) {
+        t->text.failed = false;
+        if (new_turn) {
+            mg_buf_free(&fresh.text);
+            free(fresh.part);
+        }
+        return mg_fail_memory(err, "chat");
+    }
+    if (join)
+        t->part[t->n_part - 1].n += n;
+    else if (image)
+        t->part[t->n_part++] = (struct chat_part){.is_image = true, .image = *image};
+    else
+        t->part[t->n_part++] = (struct chat_part){.at = t->text.n - n, .n = n};
+    if (new_turn) chat->turn[chat->n_turn++] = fresh;
+    return MG_OK;
+}
+
+enum mg_status mg_chat_add_text_n(mg_chat *chat, enum mg_chat_role role, const char *text, size_t n,
+                                  struct mg_err *err) {
+    if ((unsigned)role > MG_TOOL) return mg_fail(err, MG_ERR_ARGUMENT, "", "no such role");
+    return mg_chat_add_part(chat, role, false, text, n, NULL, err);
+}
+
+enum mg_status mg_chat_add_text(mg_chat *chat, enum mg_chat_role role, const char *text,
+                                struct mg_err *err) {
+    return mg_chat_add_text_n(chat, role, text, strlen(text), err);
+}
+
+static void fill_report(struct chat_image *image, const struct mg_image_info *info, size_t bytes) {
+    image->report = (struct mg_image_report){
+        .format = mg_image_format_name(info->format), .width = info->width, .height = info->height,
+        .orientation = info->orientation, .frames = info->n_frame, .alpha = info->has_alpha,
+        .tokens = image->n_token, .bytes = bytes};
+}
+
+/* The header first: what is too large, too long or unknown fails before anything is decoded. */
+static enum mg_status read_image(const mg_engine *engine, const void *bytes, size_t n,
+                                 struct chat_image *out, struct mg_err *err) {
+    struct mg_image_options o = engine->image_options;
+    struct mg_image_info info;
+    uint32_t height, width;
+    enum mg_status status = mg_image_probe(bytes, n, &o, &info, err);
+    if (status == MG_OK)
+        status = mg_smart_resize(info.height, info.width, &engine->patch_config, &height, &width, err);
+    if (status != MG_OK) return status;
+    o.target_side = height > width ? height : width;
+    double start = mg_clock();
+    struct mg_image image;
+    struct mg_patches patches;
+    status = mg_image_decode(bytes, n, &o, &image, err);
+    if (status != MG_OK) return status;
+    status = mg_patches_make(&image, &engine->patch_config, &patches, err);
+    if (status == MG_OK) {
+        *out = (struct chat_image){.rgb = patches.rgb, .grid_h = patches.grid_h,
+                                   .grid_w = patches.grid_w, .n_token = patches.n_token};
+        patches.rgb = NULL;
+        fill_report(out, &image.info, n);
+        out->report.resized_width = out->grid_w * engine->patch_config.patch;
+        out->report.resized_height = out->grid_h * engine->patch_config.patch;
+        mg_patches_free(&patches);
+    }
+    mg_image_free(&image);
+    out->report.decode_ms = (mg_clock() - start) * 1e3;
+    return status;
+}
+
+enum mg_status mg_chat_add_image(mg_chat *chat, const void *bytes, size_t n, struct mg_err *err) {
+    if (chat->n_image >= chat->engine->options.max_images)
+        return mg_fail(err, MG_ERR_LIMIT, "too_many_images", "more than %zu pictures in one conversation",
+                       chat->engine->options.max_images);
+    if (!grow((void **)&chat->image, chat->n_image, &chat->cap_image, sizeof *chat->image))
+        return mg_fail_memory(err, "chat");
+    struct chat_image image = {0};
+    enum mg_status status = read_image(chat->engine, bytes, n, &image, err);
+    if (status == MG_OK)
+        status = mg_chat_add_part(chat, MG_USER, false, NULL, 0, &chat->n_image, err);
+    if (status != MG_OK) {
+        free_image(&image);
+        return status;
+    }
+    chat->image[chat->n_image++] = image;
+    return MG_OK;
+}
+
+enum mg_status mg_chat_add_image_file(mg_chat *chat, const char *path, struct mg_err *err) {
+    struct mg_buf bytes = {.max = chat->engine->options.max_image_bytes};
+    enum mg_status status = mg_file_read(path, bytes.max, &bytes, err);
+    if (status == MG_OK) {
+        status = mg_chat_add_image(chat, bytes.data, bytes.n, err);
+        mg_err_prefix(err, "%s", strcmp(path, "-") == 0 ? "standard input" : path);
+    }
+    mg_buf_free(&bytes);
+    return status;
+}
+
+size_t mg_chat_image_count(const mg_chat *chat) { return chat->n_image; }
+
+bool mg_chat_image(const mg_chat *chat, size_t i, struct mg_image_report *out) {
+    if (i >= chat->n_image) return false;
+    *out = chat->image[i].report;
+    return true;
+}
+
+void mg_chat_cancel(mg_chat *chat) { atomic_store(&chat->cancel, true); }
+
+enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches, struct mg_err *err) {
+    struct chat_image *image = &chat->image[i];
+    mg_engine *engine = chat->engine;
+    image->report.cached = image->picture.row != NULL;
+    image->report.vision_ms = 0;
+    if (image->report.cached) return MG_OK;
+    double start = mg_clock();
+    struct mg_patches own = {0};
+    enum mg_status status = MG_OK;
+    if (!patches) {
+        status = mg_patches_cut(image->rgb, image->grid_h, image->grid_w, &engine->patch_config, &own, err);
+        patches = own.value;
+    }
+    if (status == MG_OK)
+        status = mg_vision_encode(engine->model, &engine->compute, patches, image->grid_h, image->grid_w,
+                                  &image->picture, err);
+    mg_patches_free(&own);
+    if (status == MG_OK) {
+        free(image->rgb);
+        image->rgb = NULL;
+    }
+    image->report.vision_ms = (mg_clock() - start) * 1e3;
+    return status;
+}
