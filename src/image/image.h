@@ -29,6 +29,9 @@ struct mg_image_options {
     /* The size it will be resized to at most (longest side, pixels; 0 = unknown): a JPEG far above it may be
      * decoded at 1/2, 1/4 or 1/8 where that keeps the resized values within the parity bound. */
     uint32_t target_side;
+    /* 16-bit gray PNG: false (default) cuts values off at 255, which is what the reference (Pillow) does and makes most
+     * such pictures white; true takes the high byte. */
+    bool gray16_scale;
 };
 extern const struct mg_image_options mg_image_options_default;
 
