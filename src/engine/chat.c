@@ -118,7 +118,7 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
     struct mg_patches patches;
     status = mg_image_decode(bytes, n, &o, &image, err);
     if (status != MG_OK) return status;
-    status = mg_patches_make(&image, &engine->patch_config, &patches, err);
+    status = mg_patches_resize(&image, &engine->patch_config, &patches, err);
     if (status == MG_OK) {
         *out = (struct chat_image){.rgb = patches.rgb, .grid_h = patches.grid_h,
                                    .grid_w = patches.grid_w, .n_token = patches.n_token};

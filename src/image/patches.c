@@ -65,46 +65,69 @@ static void cut_patch(const struct mg_patch_config *c, const float table[3][256]
     }
 }
 
-enum mg_status mg_patches_make(const struct mg_image *image, const struct mg_patch_config *c,
-                               struct mg_patches *out, struct mg_err *err) {
-    float table[3][256];
+static void set_grid(struct mg_patches *out, const struct mg_patch_config *c, uint32_t grid_h,
+                     uint32_t grid_w) {
+    *out = (struct mg_patches){.grid_h = grid_h, .grid_w = grid_w, .n = (size_t)grid_h * grid_w};
+    out->n_token = out->n / c->merge / c->merge;
+    out->dim = (size_t)3 * c->temporal * c->patch * c->patch;
+}
+
+enum mg_status mg_patches_resize(const struct mg_image *image, const struct mg_patch_config *c,
+                                 struct mg_patches *out, struct mg_err *err) {
     uint32_t h, w;
-    size_t n_pixel, n_value;
+    size_t n_pixel;
+
+    *out = (struct mg_patches){0};
+    enum mg_status s = mg_smart_resize(image->height, image->width, c, &h, &w, err);
+    if (s != MG_OK)
+        return s;
+    set_grid(out, c, h / c->patch, w / c->patch);
+    if (mg_mul_size(h, w, &n_pixel))
+        out->rgb = mg_alloc(n_pixel, 3);
+    s = out->rgb ? mg_resize_rgb8(image->rgb, image->width, image->height, out->rgb, w, h, err)
+                 : mg_fail_memory(err, "resized picture");
+    if (s != MG_OK)
+        mg_patches_free(out);
+    return s;
+}
+
+enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
+                              const struct mg_patch_config *c, struct mg_patches *out,
+                              struct mg_err *err) {
+    float table[3][256];
+    size_t n_value;
 
     *out = (struct mg_patches){0};
     if (c->temporal == 0 || c->temporal > 64)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "temporal patch size %u", c->temporal);
-    enum mg_status s = mg_smart_resize(image->height, image->width, c, &h, &w, err);
-    if (s != MG_OK)
-        return s;
-    out->grid_h = h / c->patch;
-    out->grid_w = w / c->patch;
-    out->n = (size_t)out->grid_h * out->grid_w;
-    out->n_token = out->n / c->merge / c->merge;
-    out->dim = (size_t)3 * c->temporal * c->patch * c->patch;
-    if (mg_mul_size(h, w, &n_pixel))
-        out->rgb = mg_alloc(n_pixel, 3);
+    set_grid(out, c, grid_h, grid_w);
     if (mg_mul_size(out->n, out->dim, &n_value))
         out->value = mg_alloc(n_value, sizeof *out->value);
-    if (!out->rgb || !out->value) {
-        mg_patches_free(out);
+    if (!out->value)
         return mg_fail_memory(err, "patches");
-    }
-    s = mg_resize_rgb8(image->rgb, image->width, image->height, out->rgb, w, h, err);
-    if (s != MG_OK) {
-        mg_patches_free(out);
-        return s;
-    }
     make_table(c, table);
     float *to = out->value;
-    size_t stride = (size_t)w * 3;
-    for (uint32_t by = 0; by < out->grid_h; by += c->merge)
-        for (uint32_t bx = 0; bx < out->grid_w; bx += c->merge)
+    size_t stride = (size_t)grid_w * c->patch * 3;
+    for (uint32_t by = 0; by < grid_h; by += c->merge)
+        for (uint32_t bx = 0; bx < grid_w; bx += c->merge)
             for (uint32_t y = by; y < by + c->merge; y++)
                 for (uint32_t x = bx; x < bx + c->merge; x++, to += out->dim)
-                    cut_patch(c, table, out->rgb + y * stride * c->patch + (size_t)x * c->patch * 3,
+                    cut_patch(c, table, rgb + y * stride * c->patch + (size_t)x * c->patch * 3,
                               stride, to);
     return MG_OK;
+}
+
+enum mg_status mg_patches_make(const struct mg_image *image, const struct mg_patch_config *c,
+                               struct mg_patches *out, struct mg_err *err) {
+    struct mg_patches cut;
+    enum mg_status s = mg_patches_resize(image, c, out, err);
+    if (s != MG_OK)
+        return s;
+    s = mg_patches_cut(out->rgb, out->grid_h, out->grid_w, c, &cut, err);
+    out->value = cut.value;
+    if (s != MG_OK)
+        mg_patches_free(out);
+    return s;
 }
 
 void mg_patches_free(struct mg_patches *p) {

@@ -38,6 +38,13 @@ struct mg_patches {
 /* Resizes and cuts. Out of `image` nothing is kept. */
 enum mg_status mg_patches_make(const struct mg_image *image, const struct mg_patch_config *c,
                                struct mg_patches *out, struct mg_err *err);
+/* The two halves of it: only the resized picture (value NULL), which is 8 times smaller than the patches and is
+ * what a conversation keeps; and the patches of a resized picture [grid_h*patch][grid_w*patch][3] (rgb NULL). */
+enum mg_status mg_patches_resize(const struct mg_image *image, const struct mg_patch_config *c,
+                                 struct mg_patches *out, struct mg_err *err);
+enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
+                              const struct mg_patch_config *c, struct mg_patches *out,
+                              struct mg_err *err);
 void mg_patches_free(struct mg_patches *p);
 
 #endif

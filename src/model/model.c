@@ -144,18 +144,20 @@ static void bind_layers(struct binder *b) {
     }
 }
 
-/* A separate head wins unless the config ties it; tied with a head that differs is a contradiction that the
- * file's maker has to settle, since either choice gives garbage for half of such files. */
+/* Tied: one matrix under either name. Tied with two that differ is a contradiction: transformers 4.57 reads the
+ * embedding, 5.24 the head, so the file's maker has to settle it. */
 static void bind_head(struct binder *b) {
     struct mg_model *model = b->model;
     const struct mg_text_config *c = &model->config.text;
     size_t dim[2] = {c->n_vocab, c->hidden};
+    const struct mg_tensor *extra = mg_weights_find(model->weights, "lm_head.weight");
+    bool only_head = c->tied && extra && !mg_weights_find(model->weights, TEXT "embed_tokens.weight");
+    set_prefix(b, "%s", only_head ? "" : TEXT);
+    model->embed = need(b, only_head ? "lm_head.weight" : "embed_tokens.weight", 2, dim);
     set_prefix(b, TEXT);
-    model->embed = need(b, "embed_tokens.weight", 2, dim);
     model->final_norm = bind_vector(b, "norm.weight", c->hidden);
     set_prefix(b, "%s", "");
     if (b->status != MG_OK) return;
-    const struct mg_tensor *extra = mg_weights_find(model->weights, "lm_head.weight");
     if (!c->tied) {
         bind_linear(b, "lm_head", c->n_vocab, c->hidden, false, &model->head);
         return;
