@@ -63,9 +63,10 @@ void mg_err_prefix(struct mg_err *err, const char *fmt, ...) {
     char head[240], all[sizeof err->text];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(head, sizeof head, fmt, ap);
+    int wrote = vsnprintf(head, sizeof head, fmt, ap);
     va_end(ap);
-    int wrote = snprintf(all, sizeof all, "%s: %s", head, err->text);
+    trim_partial_utf8(head, sizeof head, wrote);
+    wrote = snprintf(all, sizeof all, "%s: %s", head, err->text);
     trim_partial_utf8(all, sizeof all, wrote);
     memcpy(err->text, all, sizeof all);
 }

@@ -15,7 +15,8 @@
 
 enum mg_status mg_map_open(const char *path, struct mg_map *out, struct mg_err *err) {
     *out = (struct mg_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* Nonblocking, so that a FIFO is refused below instead of waiting for its writer. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return mg_fail_errno(err, "open", path, errno);
     struct stat st;
     enum mg_status status = MG_OK;
@@ -85,16 +86,21 @@ static enum mg_status write_all(int fd, const uint8_t *data, size_t n, const cha
 
 enum mg_status mg_file_write(const char *path, const void *data, size_t n, struct mg_err *err) {
     char tmp[4096];
+    struct stat st;
+    /* A pipe or device (/dev/stdout, /dev/null) is written to, never replaced. */
+    bool replace = stat(path, &st) != 0 || S_ISREG(st.st_mode);
     int len = snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
     if (len < 0 || (size_t)len >= sizeof tmp)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "path too long");
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (replace) unlink(tmp); /* of a process that died; O_EXCL then refuses whatever stands there */
+    int fd = replace ? open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)
+                     : open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return mg_fail_errno(err, "create", path, errno);
     enum mg_status status = write_all(fd, data, n, path, err);
     if (close(fd) != 0 && status == MG_OK) status = mg_fail_errno(err, "write", path, errno);
-    if (status == MG_OK && rename(tmp, path) != 0)
+    if (status == MG_OK && replace && rename(tmp, path) != 0)
         status = mg_fail_errno(err, "rename", path, errno);
-    if (status != MG_OK) unlink(tmp);
+    if (status != MG_OK && replace) unlink(tmp);
     return status;
 }
 

@@ -24,7 +24,7 @@ void mg_map_close(struct mg_map *map);
 enum mg_status mg_file_read(const char *path, size_t max, struct mg_buf *out, struct mg_err *err);
 
 /* Writes a new file (or replaces one) whole: to a temporary name beside it, then renamed; a full disk
- * leaves nothing behind. */
+ * leaves nothing behind. A pipe or device is written to directly. */
 enum mg_status mg_file_write(const char *path, const void *data, size_t n, struct mg_err *err);
 
 /* dir + "/" + name in `out`, MG_ERR_ARGUMENT when it doesn't fit. */

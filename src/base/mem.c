@@ -26,7 +26,7 @@ void *mg_realloc(void *p, size_t n, size_t size) {
 
 bool mg_buf_reserve(struct mg_buf *b, size_t n) {
     size_t max = b->max ? b->max : (size_t)1 << 30, need;
-    if (b->failed || !mg_add_size(b->n, n, &need) || need > max) {
+    if (b->failed || !mg_add_size(b->n, n, &need) || need > max || need > PTRDIFF_MAX - 64) {
         b->failed = true;
         return false;
     }

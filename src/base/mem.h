@@ -12,10 +12,16 @@
 
 /* *out = a * b or a + b; false (and *out untouched) when it doesn't fit. */
 static inline bool mg_mul_size(size_t a, size_t b, size_t *out) {
-    return !__builtin_mul_overflow(a, b, out);
+    size_t fits; /* the builtins store the wrapped result too */
+    if (__builtin_mul_overflow(a, b, &fits)) return false;
+    *out = fits;
+    return true;
 }
 static inline bool mg_add_size(size_t a, size_t b, size_t *out) {
-    return !__builtin_add_overflow(a, b, out);
+    size_t fits;
+    if (__builtin_add_overflow(a, b, &fits)) return false;
+    *out = fits;
+    return true;
 }
 
 static inline size_t mg_min_size(size_t a, size_t b) { return a < b ? a : b; }
@@ -60,7 +66,7 @@ bool mg_ids_add(struct mg_ids *ids, int32_t id);
 bool mg_ids_reserve(struct mg_ids *ids, size_t n);
 void mg_ids_free(struct mg_ids *ids);
 
-/* Arena: blocks handed out one after another, all freed together. Grows by chunks unless `fixed`. */
+/* Arena: blocks handed out one after another, all freed together. Grows by chunks. */
 struct mg_arena_chunk;
 struct mg_arena {
     struct mg_arena_chunk *chunk; /* newest first, owned */

@@ -27,7 +27,7 @@ enum mg_status mg_npy_write(const char *path, enum mg_npy_type type, int n_dim, 
     for (int i = 0; i < n_dim; i++) mg_buf_printf(&shape, "%zu,%s", dim[i], i + 1 < n_dim ? " " : "");
     mg_buf_printf(&head, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", kind[type].descr,
                   shape.data ? (char *)shape.data : "");
-    while ((10 + head.n + 1) % 64) mg_buf_add_byte(&head, ' ');
+    while (!head.failed && (10 + head.n + 1) % 64) mg_buf_add_byte(&head, ' ');
     mg_buf_add_byte(&head, '\n');
     struct mg_buf out = {.max = (size_t)8 << 30};
     mg_buf_add(&out, "\x93NUMPY\x01\x00", 8);

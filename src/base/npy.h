@@ -1,5 +1,5 @@
 /* base/npy.h - NumPy's .npy files, version 1.0: what `margay trace` writes and the tests read.
- * C order only; little-endian f32, i32, i64, bool. */
+ * C order only; little-endian f32, i32, i64. */
 #ifndef MG_BASE_NPY_H
 #define MG_BASE_NPY_H
 
