@@ -1,10 +1,11 @@
 /* image/bmp.c - Windows and OS/2 bitmaps, read by hand.
  *
- *   14 bytes "BM", file size, offset of the pixels | 12 (OS/2) or 40..124 bytes of header | masks | palette | rows
+ *   14 bytes: "BM", sizes, offset of rows | 12 (OS/2) or 40..124 of header | masks | palette | rows
  *
- * 1, 4, 8 bits with a palette, 16, 24, 32 bits of colour; RLE4 and RLE8; bit fields of any width, bottom-up or
- * top-down. A channel of k bits becomes v * 255 / (2^k - 1), cut off (Pillow's rule). The fourth byte of plain 32-bit
- * files is no alpha; a mask for alpha makes it one. Pixels that a run-length file skips are index 0.
+ * 1, 4, 8 bits with a palette, 16, 24, 32 bits of colour; RLE4 and RLE8; bit fields of any width,
+ * bottom-up or top-down. A channel of k bits becomes v * 255 / (2^k - 1), cut off (Pillow's rule).
+ * The fourth byte of plain 32-bit files is no alpha; a mask for alpha makes it one. Pixels that a
+ * run-length file skips are index 0.
  */
 #include "image/decode.h"
 
@@ -37,7 +38,8 @@ static bool one_run(uint32_t mask) {
 /* The masks of a file with bit fields, or the usual ones of its depth. */
 static enum mg_status read_masks(const uint8_t *data, size_t n, size_t size, struct header *h,
                                  struct mg_err *err) {
-    static const uint32_t rgb555[4] = {0x7c00, 0x3e0, 0x1f, 0}, rgb888[4] = {0xff0000, 0xff00, 0xff, 0};
+    static const uint32_t rgb555[4] = {0x7c00, 0x3e0, 0x1f, 0};
+    static const uint32_t rgb888[4] = {0xff0000, 0xff00, 0xff, 0};
     memcpy(h->mask, h->bits == 16 ? rgb555 : rgb888, sizeof h->mask);
     if (h->compression != FIELDS && h->compression != ALPHA_FIELDS)
         return MG_OK;

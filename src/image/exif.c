@@ -1,8 +1,9 @@
 /* image/exif.c - the Orientation tag out of an EXIF block, and nothing else.
  *
- * An EXIF block is a small TIFF file: byte order, 42, offset of IFD0; an IFD is a count and 12-byte entries
- * (tag, type, count, value or offset). Orientation is tag 0x0112 of IFD0, a SHORT; LONG and BYTE are met too and
- * read as Pillow reads them. Whatever doesn't fit makes the picture upright (1): EXIF never fails a request.
+ * An EXIF block is a small TIFF file: byte order, 42, offset of IFD0; an IFD is a count and 12-byte
+ * entries (tag, type, count, value or offset). Orientation is tag 0x0112 of IFD0, a SHORT; LONG and
+ * BYTE are met too and read as Pillow reads them. Whatever doesn't fit makes the picture upright
+ * (1): EXIF never fails a request.
  */
 #include "image/decode.h"
 

@@ -1,10 +1,11 @@
 /* image/gif.c - GIF by giflib's low-level reader: the first frame on its screen.
  *
- * Blocks are walked by hand to count the frames and to find the first one, which may be larger than the screen the
- * header names (then the picture grows, as Pillow has it). giflib is stopped after the first frame: nothing of the
- * others is unpacked, so a file of a million frames costs its bytes and no more. What the first frame doesn't cover
- * is transparent when the frame has a transparent index, else index 0 of its palette (Pillow's rule too).
- * A missing trailer is common and forgiven; a file that ends inside a block is image_truncated.
+ * Blocks are walked by hand to count the frames and to find the first one, which may be larger than
+ * the screen the header names (then the picture grows, as Pillow has it). giflib is stopped after
+ * the first frame: nothing of the others is unpacked, so a file of a million frames costs its bytes
+ * and no more. What the first frame doesn't cover is transparent when the frame has a transparent
+ * index, else index 0 of its palette (Pillow's rule too). A missing trailer is common and forgiven;
+ * a file that ends inside a block is image_truncated.
  */
 #include "image/decode.h"
 
@@ -139,6 +140,12 @@ static enum mg_status find_frame(GifFileType *gif, struct mg_err *err) {
     }
 }
 
+static void put_color(uint8_t to[3], const GifColorType *color) {
+    to[0] = color->Red;
+    to[1] = color->Green;
+    to[2] = color->Blue;
+}
+
 static void make_lut(const GifFileType *gif, int transparent, const uint8_t background[3],
                      uint8_t lut[256][3]) {
     const ColorMapObject *map = gif->Image.ColorMap ? gif->Image.ColorMap : gif->SColorMap;
@@ -148,8 +155,7 @@ static void make_lut(const GifFileType *gif, int transparent, const uint8_t back
         else if (!map)
             memset(lut[i], i, 3);
         else if (i < map->ColorCount)
-            memcpy(lut[i], (uint8_t[3]){map->Colors[i].Red, map->Colors[i].Green, map->Colors[i].Blue},
-                   3);
+            put_color(lut[i], map->Colors + i);
         else
             memset(lut[i], 0, 3);
     }
@@ -161,7 +167,8 @@ static enum mg_status read_rows(GifFileType *gif, const struct walk *w, uint8_t 
     static const uint8_t first[4] = {0, 4, 2, 1}, step[4] = {8, 8, 4, 2};
     bool interlaced = gif->Image.Interlace;
     for (int pass = 0; pass < (interlaced ? 4 : 1); pass++) {
-        for (uint32_t y = interlaced ? first[pass] : 0; y < w->h; y += interlaced ? step[pass] : 1) {
+        uint32_t y = interlaced ? first[pass] : 0;
+        for (; y < w->h; y += interlaced ? step[pass] : 1) {
             if (DGifGetLine(gif, row, (int)w->w) == GIF_ERROR)
                 return fail(err, gif->Error);
             for (uint32_t x = 0; x < w->w; x++)

@@ -1,9 +1,10 @@
 /* image/heif.c - HEIC and AVIF through libheif, when the machine has it.
  *
- * libheif is loaded at the first such picture and stays; margay neither links it nor needs its headers, so the few
- * prototypes of its stable C interface (since 1.0; 1.3 for the size limit) stand here. Without it the request fails
- * with a text that says what to install. MARGAY_LIBHEIF names another file to load; empty means: don't load any.
- * libheif turns the picture itself (irot, imir), so EXIF, which repeats the same turn, is not looked at.
+ * libheif is loaded at the first such picture and stays; margay neither links it nor needs its
+ * headers, so the few prototypes of its stable C interface (since 1.0; 1.3 for the size limit)
+ * stand here. Without it the request fails with a text that says what to install. MARGAY_LIBHEIF
+ * names another file to load; empty means: don't load any. libheif turns the picture itself (irot,
+ * imir), so EXIF, which repeats the same turn, is not looked at.
  */
 #include "image/decode.h"
 
@@ -83,7 +84,8 @@ static void load(void) {
 static enum mg_status fail(struct mg_err *err, const char *what, struct heif_error e) {
     if (e.code == UNSUPPORTED_FILE || e.code == UNSUPPORTED_FEATURE || e.code == PLUGIN)
         return mg_fail(err, MG_ERR_UNSUPPORTED, "image_format_unsupported",
-                       "%s: the installed libheif can't decode it; convert the picture to JPEG", what);
+                       "%s: the installed libheif can't decode it; convert the picture to JPEG",
+                       what);
     if (e.code == MEMORY && e.subcode == SECURITY_LIMIT)
         return mg_fail(err, MG_ERR_LIMIT, "image_too_large", "%s: over libheif's limits", what);
     if (e.code == MEMORY)
@@ -93,8 +95,8 @@ static enum mg_status fail(struct mg_err *err, const char *what, struct heif_err
     return mg_image_damaged(err, what, "libheif refuses it");
 }
 
-/* An image item whose bytes lie behind the end of the file decodes to half a picture in some decoders: the boxes
- * at top level must end where the file does. */
+/* An image item whose bytes lie behind the end of the file decodes to half a picture in some
+ * decoders: the boxes at top level must end where the file does. */
 static bool complete(const uint8_t *data, size_t n) {
     size_t at = 0;
     while (n - at >= 8) {
@@ -121,8 +123,8 @@ static enum mg_status open_file(const uint8_t *data, size_t n, const struct mg_i
     pthread_once(&once, load);
     if (!lib.ready)
         return mg_fail(err, MG_ERR_UNSUPPORTED, "image_format_unsupported",
-                       "%s: convert the picture to JPEG, or install libheif (libheif1 in Debian and "
-                       "Ubuntu) on the machine that runs margay",
+                       "%s: convert the picture to JPEG, or install libheif (libheif1 in Debian "
+                       "and Ubuntu) on the machine that runs margay",
                        what);
     if (!complete(data, n))
         return mg_image_truncated(err, what);
@@ -185,7 +187,8 @@ enum mg_status mg_heif_decode(const uint8_t *data, size_t n, const struct mg_ima
         goto out;
     }
     if (info->has_alpha)
-        mg_raster_put_rgba(raster, 0, 0, info->width, info->height, p, (size_t)stride, o->background);
+        mg_raster_put_rgba(raster, 0, 0, info->width, info->height, p, (size_t)stride,
+                           o->background);
     else
         mg_raster_put(raster, 0, 0, info->width, info->height, p, (size_t)stride);
 out:

@@ -1,8 +1,8 @@
 /* image/image.c - sniffing, limits, and the choice of decoder.
  *
- * The order is fixed: bytes against the limit, content to format, header to size, size against the limits, and
- * only then the raster is allocated and decoded into. Nothing that a file says is believed before its limit was
- * checked. Any thread may call; nothing is shared between calls.
+ * The order is fixed: bytes against the limit, content to format, header to size, size against the
+ * limits, and only then the raster is allocated and decoded into. Nothing that a file says is
+ * believed before its limit was checked. Any thread may call; nothing is shared between calls.
  */
 #include "image/decode.h"
 
@@ -40,8 +40,8 @@ const char *mg_image_format_name(enum mg_image_format format) {
 }
 
 enum mg_status mg_image_truncated(struct mg_err *err, const char *what) {
-    return mg_fail(err, MG_ERR_FORMAT, "image_truncated", "%s: the file ends before the picture does",
-                   what);
+    return mg_fail(err, MG_ERR_FORMAT, "image_truncated",
+                   "%s: the file ends before the picture does", what);
 }
 
 enum mg_status mg_image_damaged(struct mg_err *err, const char *what, const char *why) {
@@ -52,7 +52,8 @@ static bool starts(const uint8_t *data, size_t n, const char *magic, size_t n_ma
     return n >= n_magic && memcmp(data, magic, n_magic) == 0;
 }
 
-/* An ISO media file: the major brand decides, or, when that is a general one, the compatible brands. */
+/* An ISO media file: the major brand decides, or, when that is a general one, the compatible
+ * brands. */
 static enum mg_image_format sniff_ftyp(const uint8_t *data, size_t n) {
     static const char heic[8][5] = {"heic", "heix", "hevc", "hevx", "heim", "heis", "hevm", "hevs"};
     static const char avif[2][5] = {"avif", "avis"};

@@ -1,9 +1,11 @@
-/* image/patches.c - target size and patches, as transformers' image processor of Qwen2-VL computes them.
+/* image/patches.c - target size and patches, as transformers' image processor of Qwen2-VL computes
+ * them.
  *
- * A pixel has 256 values and a channel one mean and std, so normalising is a table of 3 x 256 floats, each made
- * with the processor's own sequence of f32 operations: (v - mean * 255) / (std * 255).
+ * A pixel has 256 values and a channel one mean and std, so normalising is a table of 3 x 256
+ * floats, each made with the processor's own sequence of f32 operations: (v - mean * 255) / (std *
+ * 255).
  *
- *   patch order, merge 2:   0 1 4 5 ...     one patch: [channel 3][temporal][patch rows][patch columns]
+ *   patch order, merge 2:   0 1 4 5 ...     one patch: [channel 3][temporal][rows][columns]
  *                           2 3 6 7 ...
  */
 #include "image/patches.h"
@@ -16,13 +18,14 @@ enum mg_status mg_smart_resize(uint32_t height, uint32_t width, const struct mg_
                                uint32_t *out_height, uint32_t *out_width, struct mg_err *err) {
     if (height == 0 || width == 0 || c->patch == 0 || c->merge == 0 || c->patch > 4096 ||
         c->merge > 256)
-        return mg_fail(err, MG_ERR_ARGUMENT, "", "a picture of %u x %u pixels, patches of %u, merge %u",
-                       width, height, c->patch, c->merge);
+        return mg_fail(err, MG_ERR_ARGUMENT, "",
+                       "a picture of %u x %u pixels, patches of %u, merge %u", width, height,
+                       c->patch, c->merge);
     double h = height, w = width, factor = (double)c->patch * c->merge;
     if (fmax(h, w) / fmin(h, w) > 200.0)
         return mg_fail(err, MG_ERR_LIMIT, "image_aspect",
-                       "the picture has %u x %u pixels; the longer side may be at most 200 times the "
-                       "shorter",
+                       "the picture has %u x %u pixels; the longer side may be at most 200 times "
+                       "the shorter",
                        width, height);
     /* nearbyint rounds ties to even, as Python's round does. */
     double to_h = nearbyint(h / factor) * factor, to_w = nearbyint(w / factor) * factor;
@@ -52,8 +55,8 @@ static void make_table(const struct mg_patch_config *c, float table[3][256]) {
     }
 }
 
-static void cut_patch(const struct mg_patch_config *c, const float table[3][256], const uint8_t *rgb,
-                      size_t stride, float *to) {
+static void cut_patch(const struct mg_patch_config *c, const float table[3][256],
+                      const uint8_t *rgb, size_t stride, float *to) {
     size_t area = (size_t)c->patch * c->patch;
     for (int i = 0; i < 3; i++) {
         float *first = to;

@@ -1,14 +1,15 @@
 /* image/png.c - PNG by libpng, of an APNG the default picture.
  *
- * The chunks are walked by hand first: size, alpha, frames and the orientation (eXIf may stand behind the pixels) are
- * known before libpng starts. libpng then gives raw samples, one a byte for depths below 8, and no transformation is
- * asked of it; each pixel goes straight to its upright place, also from the seven passes of an interlaced file, so
- * that no other raster exists.
+ * The chunks are walked by hand first: size, alpha, frames and the orientation (eXIf may stand
+ * behind the pixels) are known before libpng starts. libpng then gives raw samples, one a byte for
+ * depths below 8, and no transformation is asked of it; each pixel goes straight to its upright
+ * place, also from the seven passes of an interlaced file, so that no other raster exists.
  *
- * To 8 bits as Pillow does: colour, and gray with alpha, keep the high byte; plain 16-bit gray is cut off at 255
- * unless options.gray16_scale asks for the high byte. The transparent colour of tRNS is compared at the full depth of
- * the file, as the PNG specification has it. Gamma, ICC and background chunks are ignored; all ancillary chunks but
- * tRNS are skipped unread, so none can make libpng allocate. A bad checksum fails, ancillary or not.
+ * To 8 bits as Pillow does: colour, and gray with alpha, keep the high byte; plain 16-bit gray is
+ * cut off at 255 unless options.gray16_scale asks for the high byte. The transparent colour of tRNS
+ * is compared at the full depth of the file, as the PNG specification has it. Gamma, ICC and
+ * background chunks are ignored; all ancillary chunks but tRNS are skipped unread, so none can make
+ * libpng allocate. A bad checksum fails, ancillary or not.
  */
 #include "image/decode.h"
 
@@ -39,7 +40,9 @@ struct job {
 
 enum mg_status mg_png_probe(const uint8_t *data, size_t n, struct mg_image_info *info,
                             struct mg_err *err) {
-    static const uint8_t depths[7] = {1 | 2 | 4 | 8 | 16, 0, 8 | 16, 1 | 2 | 4 | 8, 8 | 16, 0, 8 | 16};
+    /* The depths each colour type may have, as one bit each. */
+    static const uint8_t depths[7] = {1 | 2 | 4 | 8 | 16, 0,      8 | 16, 1 | 2 | 4 | 8,
+                                      8 | 16,             0,      8 | 16};
     bool have_data = false, have_exif = false, have_trns = false;
     size_t at = 8;
     for (bool first = true;; first = false) {
@@ -65,7 +68,8 @@ enum mg_status mg_png_probe(const uint8_t *data, size_t n, struct mg_image_info 
             info->has_alpha = body[9] >= GRAY_ALPHA;
         }
         if (len > n - at - 12) {
-            /* What is needed for the limits is known; that the pixels are missing shows on decoding. */
+            /* What is needed for the limits is known; that the pixels are missing shows on
+             * decoding. */
             if (have_data || memcmp(type, "IDAT", 4) == 0)
                 return MG_OK;
             return mg_image_truncated(err, "PNG");
@@ -202,7 +206,8 @@ static void put_row(const struct job *j, const struct mg_raster *r, uint32_t x, 
     }
 }
 
-static void read_picture(struct job *j, const struct mg_image_info *info, const struct mg_raster *r) {
+static void read_picture(struct job *j, const struct mg_image_info *info,
+                         const struct mg_raster *r) {
     /* Adam7: first column and row of each pass, and the steps. */
     static const uint8_t x0[7] = {0, 4, 0, 2, 0, 1, 0}, dx[7] = {8, 8, 4, 4, 2, 2, 1};
     static const uint8_t y0[7] = {0, 0, 4, 0, 2, 0, 1}, dy[7] = {8, 8, 8, 4, 4, 2, 2};
@@ -224,7 +229,8 @@ static void read_picture(struct job *j, const struct mg_image_info *info, const 
         png_set_packing(j->png);
     bool interlaced = png_get_interlace_type(j->png, j->info) == PNG_INTERLACE_ADAM7;
     png_read_update_info(j->png, j->info);
-    /* Room for the widest row at 8 bytes a pixel; without interlace handling libpng gives the passes' short rows. */
+    /* Room for the widest row at 8 bytes a pixel; without interlace handling libpng gives the
+     * passes' short rows. */
     j->row = mg_alloc(info->width, 8);
     if (!j->row)
         leave(j, mg_fail_memory(j->err, "PNG row"));
@@ -246,7 +252,8 @@ static void read_picture(struct job *j, const struct mg_image_info *info, const 
     png_read_end(j->png, NULL);
 }
 
-/* setjmp apart from the frame that owns the job: nothing that is local here is used after a longjmp. */
+/* setjmp apart from the frame that owns the job: nothing that is local here is used after a
+ * longjmp. */
 __attribute__((noinline)) static void guard(struct job *j, const struct mg_image_info *info,
                                             const struct mg_raster *r) {
     if (setjmp(j->leave) != 0)

@@ -4,8 +4,9 @@
  *   file row      right    left     left     right    down       down       up         up
  *   next row      down     down     up       up       right      left       left       right
  *
- * For 5..8 a row of the file becomes a column. Decoders hand over up to 16 rows at once, and these are written
- * pixel column by pixel column, so that a cache line of the raster is filled while it is at hand.
+ * For 5..8 a row of the file becomes a column. Decoders hand over up to 16 rows at once, and these
+ * are written pixel column by pixel column, so that a cache line of the raster is filled while it
+ * is at hand.
  */
 #include "image/decode.h"
 

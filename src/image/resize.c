@@ -1,15 +1,18 @@
-/* image/resize.c - bicubic resize with antialias of RGB8, bit for bit what torchvision gives for uint8.
+/* image/resize.c - bicubic resize with antialias of RGB8, bit for bit what torchvision gives for
+ * uint8.
  *
- * Per axis and output place i, with scale = in / out and s = max(scale, 1): the support is 2 s around the centre
- * scale (i + 0.5); weights are the cubic (a = -0.5) of the distance / s in double, made to sum to 1, then rounded to
- * int16 with as many fraction bits as the greatest weight of the axis allows. Sums are int32, rounded to nearest and
- * cut to 0..255 after each axis; columns first, rows second; an axis that keeps its size is skipped.
+ * Per axis and output place i, with scale = in / out and s = max(scale, 1): the support is 2 s
+ * around the centre scale (i + 0.5); weights are the cubic (a = -0.5) of the distance / s in
+ * double, made to sum to 1, then rounded to int16 with as many fraction bits as the greatest weight
+ * of the axis allows. Sums are int32, rounded to nearest and cut to 0..255 after each axis; columns
+ * first, rows second; an axis that keeps its size is skipped.
  *
- *   source rows --8 at a time--> tile [x][channel][8 rows] int16 --weights of x--> ring of short rows
+ *   source rows --8 at a time--> tile [x][channel][8 rows] int16 --weights--> ring of short rows
  *   ring (as many rows as one output row needs) --weights of y--> output row
  *
- * The tile lets one instruction work on the 8 rows; only the ring is kept, so memory doesn't grow with the source's
- * height. SSE2 is part of every x86-64; elsewhere, and for the last rows, the plain C beside it does the same.
+ * The tile lets one instruction work on the 8 rows; only the ring is kept, so memory doesn't grow
+ * with the source's height. SSE2 is part of every x86-64; elsewhere, and for the last rows, the
+ * plain C beside it does the same.
  */
 #include "image/patches.h"
 
@@ -157,8 +160,8 @@ static void make_tile(const uint8_t *const row[LANES], size_t n, int16_t *tile) 
             *tile++ = row[k][i];
 }
 
-/* Columns of a tile to 8 rows. The tile has one pixel more than its rows, of any finite value, since weights are
- * taken in pairs. */
+/* Columns of a tile to 8 rows. The tile has one pixel more than its rows, of any finite value,
+ * since weights are taken in pairs. */
 static void columns_tile(const struct axis *a, const int16_t *tile, uint8_t *const dst[LANES]) {
     const __m128i half = _mm_set1_epi32(1 << (a->shift - 1));
     const __m128i shift = _mm_cvtsi32_si128((int)a->shift);

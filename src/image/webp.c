@@ -1,9 +1,11 @@
-/* image/webp.c - WebP by libwebp: lossy, lossless, with alpha; of an animation the first composed frame.
+/* image/webp.c - WebP by libwebp: lossy, lossless, with alpha; of an animation the first composed
+ * frame.
  *
- * libwebpdemux reads the container (canvas, EXIF, frames) without decoding. The first frame may be smaller than
- * the canvas; what it leaves is transparent, whatever background colour the file names, as browsers and Pillow have
- * it. A picture without alpha and turn is decoded into the raster itself; otherwise into a temporary of 3 or 4
- * bytes a pixel, which is the one case here where a second raster exists (16,383 is the format's greatest side).
+ * libwebpdemux reads the container (canvas, EXIF, frames) without decoding. The first frame may be
+ * smaller than the canvas; what it leaves is transparent, whatever background colour the file
+ * names, as browsers and Pillow have it. A picture without alpha and turn is decoded into the
+ * raster itself; otherwise into a temporary of 3 or 4 bytes a pixel, which is the one case here
+ * where a second raster exists (16,383 is the format's greatest side).
  */
 #include "image/decode.h"
 
