@@ -2,6 +2,7 @@
 #include "kernels/kernels.h"
 
 #include "kernels/ref/ref.h"
+#include "kernels/x86/x86.h"
 
 #include <string.h>
 
@@ -12,4 +13,17 @@ void mg_kernels_init(struct mg_kernels *t, const struct mg_features *features) {
     mg_ref_init_attention(t);
     mg_ref_init_norm(t);
     mg_ref_init_vector(t);
+#if defined(__x86_64__)
+    if (features->tier >= MG_TIER_AVX2) {
+        mg_avx2_init_vector(t);
+        mg_avx2_init_matmul(t);
+        mg_avx2_init_attention(t);
+    }
+    if (features->tier >= MG_TIER_AVX512) {
+        mg_avx512_init_vector(t);
+        mg_avx512_init_matmul(t);
+        mg_avx512_init_attention(t);
+    }
+    if (features->tier >= MG_TIER_BF16 && !features->intel) mg_bf16_init_matmul(t);
+#endif
 }

@@ -1,0 +1,216 @@
+/* kernels/x86/matmul.h - y = epilogue(x w^T + bias) for the tier that includes this (see vec.h).
+ *
+ * More than FEW rows: a task is PANEL columns (half of them from w2 for SwiGLU). Rows go in chunks of at most ROWS,
+ * the inner dimension in blocks of KC dwords: pack the block of w into scratch (it stays in L2), run the
+ * micro-kernel down the rows, add to the chunk's sums, also in scratch; then the epilogue writes y, once.
+ * FEW rows or less: memory is the limit. Dot products along rows of w as they lie there, each weight read once
+ * for all rows of x, a prefetch one group of columns ahead.
+ * With MG_DOT_BF16 (x is bf16, vdpbf16ps) this is MG_MODE_BF16 only, else it is both modes.
+ * Blocks depend on nothing but k, so a row's result depends on m only by the choice between the two ways.
+ *
+ *   scratch, many:  sums [ROWS][PANEL] f32, panels [PANEL/NR][KC][NR] dwords
+ *   scratch, few:   sums [FEW][PANEL] f32
+ */
+#ifndef MG_KERNELS_X86_MATMUL_H
+#define MG_KERNELS_X86_MATMUL_H
+
+#include "base/mem.h"
+#include "kernels/kernels.h"
+#include "kernels/x86/dot.h"
+#include "kernels/x86/vmath.h"
+
+enum { PANEL = 64, ROWS = 32 * MR, KC = 512 };
+
+static void prepare(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout, size_t m,
+                    size_t k) {
+    for (size_t i = 0; i < m; i++) {
+        const float *from = in + i * ldin;
+        size_t j = 0;
+        if (DOT && mode == MG_MODE_BF16) {
+            uint16_t *to = (uint16_t *)out + i * ldout;
+            for (; j + VL <= k; j += VL) v_store_bf16(to + j, v_load(from + j));
+            if (j < k) v_store_bf16_n(to + j, v_load_n(from + j, k - j), k - j);
+            continue;
+        }
+        float *to = (float *)out + i * ldout;
+        if (mode == MG_MODE_BF16) {
+            for (; j + VL <= k; j += VL) v_store(to + j, v_round_bf16(v_load(from + j)));
+            if (j < k) v_store_n(to + j, v_round_bf16(v_load_n(from + j, k - j)), k - j);
+        } else if (to != from && k) {
+            memmove(to, from, k * sizeof(float));
+        }
+    }
+}
+
+/* Columns of y in a task. */
+INLINE size_t task_columns(const struct mg_matmul *op) {
+    return op->epilogue == MG_EPI_SWIGLU ? PANEL / 2 : PANEL;
+}
+
+static size_t matmul_tasks(const struct mg_matmul *op) {
+    return op->m ? (op->n + task_columns(op) - 1) / task_columns(op) : 0;
+}
+
+static size_t matmul_scratch(const struct mg_matmul *op) {
+    if (op->m <= FEW) return FEW * PANEL * sizeof(float);
+    size_t rows = op->m < ROWS ? op->m : ROWS;
+    return (rows * PANEL + (size_t)PANEL * KC) * sizeof(float);
+}
+
+/* y[0..n-1] = epilogue(p + bias, p2) */
+INLINE void finish_row(enum mg_epilogue epilogue, const float *p, const float *p2, const float *bias, float *y,
+                       size_t n) {
+    for (size_t j = 0; j < n; j += VL) {
+        size_t left = n - j;
+        bool full = left >= VL;
+        vf v = full ? v_load(p + j) : v_load_n(p + j, left);
+        if (bias) v = v_add(v, full ? v_load(bias + j) : v_load_n(bias + j, left));
+        switch (epilogue) {
+        case MG_EPI_ADD: v = v_add(full ? v_load(y + j) : v_load_n(y + j, left), v); break;
+        case MG_EPI_GELU_TANH: v = v_gelu_tanh(v); break;
+        case MG_EPI_GELU_ERF: v = v_gelu_erf(v); break;
+        case MG_EPI_SWIGLU: v = v_mul(v_silu(v), full ? v_load(p2 + j) : v_load_n(p2 + j, left)); break;
+        case MG_EPI_STORE: break;
+        }
+        if (full) v_store(y + j, v);
+        else v_store_n(y + j, v, left);
+    }
+}
+
+/* Rows row .. row+rows-1 of y from sums[rows][PANEL]. */
+static void finish(const struct mg_matmul *op, size_t row, size_t rows, size_t col, size_t n_col,
+                   const float *sums) {
+    for (size_t i = 0; i < rows; i++) {
+        const float *p = sums + i * PANEL;
+        finish_row(op->epilogue, p, p + PANEL / 2, op->bias ? op->bias + col : NULL,
+                   op->y + (row + i) * op->ldy + col, n_col);
+    }
+}
+
+/* b from rows w .. of the weights, as the mode wants them. */
+static void pack(const struct mg_matmul *op, const char *w, size_t n_col, size_t k, float *b) {
+    size_t stride = op->ldw * mg_dtype_size(op->wtype);
+    const size_t pair = DOT ? 2 : 1;
+    if (op->wtype == MG_BF16) pack_type(MG_BF16, false, pair, w, stride, n_col, k, b);
+#if !defined(MG_DOT_BF16)
+    else if (op->mode == MG_MODE_F32 && op->wtype == MG_F16)
+        pack_type(MG_F16, false, pair, w, stride, n_col, k, b);
+    else if (op->mode == MG_MODE_F32) pack_type(MG_F32, false, pair, w, stride, n_col, k, b);
+#endif
+    else if (op->wtype == MG_F16) pack_type(MG_F16, true, pair, w, stride, n_col, k, b);
+    else pack_type(MG_F32, true, pair, w, stride, n_col, k, b);
+}
+
+/* First weight row of the NR-wide slice s of the task, and how many columns of the slice exist. */
+INLINE const char *slice(const struct mg_matmul *op, size_t col, size_t n_col, size_t s, size_t *count) {
+    size_t first = s * NR;
+    const char *w = op->w;
+    if (op->epilogue == MG_EPI_SWIGLU && first >= PANEL / 2) {
+        first -= PANEL / 2;
+        w = op->w2;
+    }
+    *count = first < n_col ? mg_min_size(NR, n_col - first) : 0;
+    return w + (col + first) * op->ldw * mg_dtype_size(op->wtype);
+}
+
+static void matmul_many(const struct mg_matmul *op, size_t col, size_t n_col, float *scratch) {
+    size_t chunk = mg_min_size(op->m, ROWS), count;
+    size_t xs = mg_dtype_size(DOT ? MG_BF16 : MG_F32), lda = op->ldx * xs;
+    size_t pair = 4 / xs, block = KC * pair;
+    float *sums = scratch, *panels = scratch + chunk * PANEL;
+    for (size_t row = 0; row < op->m; row += chunk) {
+        size_t rows = mg_min_size(chunk, op->m - row), k0 = 0;
+        do {
+            size_t kb = mg_min_size(block, op->k - k0);
+            for (size_t s = 0; s < PANEL / NR; s++) {
+                const char *w = slice(op, col, n_col, s, &count);
+                if (!count) continue;
+                pack(op, w + k0 * mg_dtype_size(op->wtype), count, kb, panels + s * KC * NR);
+            }
+            const char *a = (const char *)op->x + row * lda + k0 * xs;
+            for (size_t r = 0; r < rows; r += MR) {
+                multiply_fn *fn = multiply[mg_min_size(MR, rows - r)];
+                for (size_t s = 0; s < PANEL / NR; s++) {
+                    slice(op, col, n_col, s, &count);
+                    if (!count) continue;
+                    fn(a + r * lda, lda, panels + s * KC * NR, kb / pair, kb % pair, sums + r * PANEL + s * NR,
+                       PANEL, k0 > 0);
+                }
+            }
+            k0 += kb;
+        } while (k0 < op->k);
+        finish(op, row, rows, col, n_col, sums);
+    }
+}
+
+/* All columns of one matrix, for the smallest instance that holds m rows. */
+INLINE void dot_rows(int nc, int mx, enum mg_dtype type, bool round, const struct mg_matmul *op, size_t ldx,
+                     const char *w, size_t n_col, float *sums) {
+    size_t stride = op->ldw * mg_dtype_size(type), c = 0;
+    for (; c + (size_t)nc <= n_col; c += (size_t)nc)
+        dot_block(nc, mx, type, round, op->x, ldx, op->m, w + c * stride, stride, op->k, sums + c,
+                  PANEL);
+    for (; c < n_col; c++)
+        dot_block(1, mx, type, round, op->x, ldx, op->m, w + c * stride, stride, op->k, sums + c,
+                  PANEL);
+}
+
+INLINE void dot_type(enum mg_dtype type, bool round, const struct mg_matmul *op, const char *w, size_t n_col,
+                     float *sums) {
+    size_t ldx = op->ldx * (DOT ? 2 : 4);
+    if (op->m == 1) dot_rows(4, 1, type, round, op, ldx, w, n_col, sums);
+    else if (op->m == 2) dot_rows(4, 2, type, round, op, ldx, w, n_col, sums);
+#if defined(__AVX512F__)
+    else if (op->m <= 4) dot_rows(4, 4, type, round, op, ldx, w, n_col, sums);
+    else dot_rows(3, 8, type, round, op, ldx, w, n_col, sums);
+#else
+    else if (op->m <= 4) dot_rows(2, 4, type, round, op, ldx, w, n_col, sums);
+    else dot_rows(1, 8, type, round, op, ldx, w, n_col, sums);
+#endif
+}
+
+/* One body per weight type and mode, not inlined into each other. */
+#define DOT_INSTANCE(NAME, TYPE, ROUND)                                                                    \
+    static __attribute__((noinline)) void NAME(const struct mg_matmul *op, const char *w, size_t n_col,    \
+                                               float *sums) {                                              \
+        dot_type(TYPE, ROUND, op, w, n_col, sums);                                                         \
+    }
+DOT_INSTANCE(dot_bf16, MG_BF16, false)
+DOT_INSTANCE(dot_f32_round, MG_F32, true)
+DOT_INSTANCE(dot_f16_round, MG_F16, true)
+#if !defined(MG_DOT_BF16)
+DOT_INSTANCE(dot_f32, MG_F32, false)
+DOT_INSTANCE(dot_f16, MG_F16, false)
+#endif
+
+static void dot_any(const struct mg_matmul *op, const char *w, size_t n_col, float *sums) {
+    if (op->wtype == MG_BF16) dot_bf16(op, w, n_col, sums);
+#if !defined(MG_DOT_BF16)
+    else if (op->mode == MG_MODE_F32) (op->wtype == MG_F32 ? dot_f32 : dot_f16)(op, w, n_col, sums);
+#endif
+    else (op->wtype == MG_F32 ? dot_f32_round : dot_f16_round)(op, w, n_col, sums);
+}
+
+static void matmul(const struct mg_matmul *op, size_t task, void *scratch) {
+    size_t cols = task_columns(op), col = task * cols, n_col = mg_min_size(cols, op->n - col);
+    float *sums = scratch;
+    if (op->m > FEW) {
+        matmul_many(op, col, n_col, sums);
+        return;
+    }
+    size_t offset = col * op->ldw * mg_dtype_size(op->wtype);
+    dot_any(op, (const char *)op->w + offset, n_col, sums);
+    if (op->epilogue == MG_EPI_SWIGLU) dot_any(op, (const char *)op->w2 + offset, n_col, sums + PANEL / 2);
+    finish(op, 0, op->m, col, n_col, sums);
+}
+
+INLINE void init_matmul(struct mg_kernels *t) {
+    t->x_type[MG_MODE_F32] = MG_F32;
+    t->x_type[MG_MODE_BF16] = DOT ? MG_BF16 : MG_F32;
+    t->prepare = prepare;
+    t->matmul_tasks = matmul_tasks;
+    t->matmul_scratch = matmul_scratch;
+    t->matmul = matmul;
+}
+
+#endif

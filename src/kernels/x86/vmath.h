@@ -1,0 +1,58 @@
+/* kernels/x86/vmath.h - exp and the activations on vectors, by polynomials of our own fitting.
+ *
+ * exp: x = n ln2 + r with |r| <= ln2/2, degree 6 in r fitted at Chebyshev points (1.1e-8 relative before rounding;
+ * about 1.5e-7 in f32). Results under 2^-126 are 0 (x < -87.33), over FLT_MAX infinity; NaN stays NaN.
+ * gelu_erf: erfc(z) = t p(t) exp(-z^2), t = 1/(1 + 0.45 z), p of degree 6 by reweighted least squares on z in 0..6
+ * (1.2e-9 absolute). Both GELUs and SiLU are written so that nothing cancels for large negative x.
+ */
+#ifndef MG_KERNELS_X86_VMATH_H
+#define MG_KERNELS_X86_VMATH_H
+
+#include "kernels/x86/vec.h"
+
+INLINE vf v_exp(vf x) {
+    vf low = v_set(-87.33f);
+    vf c = v_min(v_set(89.0f), v_max(low, x)); /* NaN passes: the second operand wins */
+    vf n = v_round(v_mul(c, v_set(1.44269504f)));
+    vf r = v_fnma(n, v_set(0.693145751953125f), c); /* ln2 in two parts, the first of 17 bits */
+    r = v_fnma(n, v_set(1.42860682030941723e-06f), r);
+    vf p = v_set(0x1.6d4322p-10f);
+    p = v_fma(p, r, v_set(0x1.120b6ep-7f));
+    p = v_fma(p, r, v_set(0x1.5554eap-5f));
+    p = v_fma(p, r, v_set(0x1.5554dcp-3f));
+    p = v_fma(p, r, v_set(0.5f));
+    p = v_fma(p, r, v_set(1.0f));
+    p = v_fma(p, r, v_set(1.0f));
+    return v_if_less(x, low, v_zero(), v_scale(p, n));
+}
+
+/* x / (1 + exp(-x)) */
+INLINE vf v_silu(vf x) {
+    return v_div(x, v_add(v_set(1.0f), v_exp(v_sub(v_zero(), x))));
+}
+
+/* 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3) */
+INLINE vf v_gelu_tanh(vf x) {
+    vf x2 = v_mul(x, x);
+    vf minus_2u = v_mul(x, v_fma(x2, v_set(-0.0713548162726f), v_set(-1.5957691216f)));
+    return v_div(x, v_add(v_set(1.0f), v_exp(minus_2u)));
+}
+
+/* 0.5 x erfc(-x / sqrt 2), from erfc of |x| / sqrt 2 */
+INLINE vf v_gelu_erf(vf x) {
+    vf z = v_mul(v_abs(x), v_set(0.70710678f));
+    vf t = v_div(v_set(1.0f), v_fma(z, v_set(0.45f), v_set(1.0f)));
+    vf p = v_set(0.0919584002f);
+    p = v_fma(p, t, v_set(-0.4913197291f));
+    p = v_fma(p, t, v_set(0.8519371487f));
+    p = v_fma(p, t, v_set(-0.3706202547f));
+    p = v_fma(p, t, v_set(0.4573158379f));
+    p = v_fma(p, t, v_set(0.2018377408f));
+    p = v_fma(p, t, v_set(0.2588908523f));
+    vf e = v_exp(v_mul(v_mul(x, x), v_set(-0.5f)));
+    vf half = v_mul(v_min(v_set(1e18f), x), v_set(0.5f)); /* no 0 * infinity */
+    vf tail = v_mul(v_mul(p, t), v_mul(e, half));         /* 0.5 x erfc(z) */
+    return v_if_less(x, v_zero(), tail, v_sub(x, tail));
+}
+
+#endif

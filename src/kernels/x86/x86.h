@@ -1,0 +1,19 @@
+/* kernels/x86/x86.h - what each x86 tier sets in the table. Plain C: included by files without ISA flags too. */
+#ifndef MG_KERNELS_X86_X86_H
+#define MG_KERNELS_X86_X86_H
+
+#include "kernels/kernels.h"
+
+/* Vectors, norms, rotary embedding. */
+void mg_avx2_init_vector(struct mg_kernels *t);
+void mg_avx512_init_vector(struct mg_kernels *t);
+/* Matrix products, both modes in f32 FMA; x_type is F32 twice. */
+void mg_avx2_init_matmul(struct mg_kernels *t);
+void mg_avx512_init_matmul(struct mg_kernels *t);
+void mg_avx512_matmul(const struct mg_matmul *op, size_t task, void *scratch);
+/* As avx512, but MG_MODE_BF16 by vdpbf16ps; x_type[MG_MODE_BF16] is BF16. */
+void mg_bf16_init_matmul(struct mg_kernels *t);
+void mg_avx2_init_attention(struct mg_kernels *t);
+void mg_avx512_init_attention(struct mg_kernels *t);
+
+#endif
