@@ -49,7 +49,7 @@ static void round_trip(void **state) {
 /* np.save of np.arange(3, dtype=np.int32).reshape(1, 3), NumPy 2.4. */
 static const char numpy_file[] =
     "\x93NUMPY\x01\x00\x76\x00{'descr': '<i4', 'fortran_order': False, 'shape': (1, 3), }"
-    "                                                         \n"
+    "                                                          \n"
     "\x00\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00";
 #define NUMPY_FILE_BYTES (128 + 12)
 
