@@ -1,0 +1,301 @@
+/* tests/kernel/bench_kernel.c - how far the kernels are from what this machine can do, in one run.
+ *
+ * Peaks are measured here, between the rows (single-threaded): f32 multiply-add and vdpbf16ps in registers, reading of
+ * 512 MB with prefetch. Each row prints the median of RUNS, as a share of the peak measured right before it, since
+ * neighbours on a virtual machine change the clock. Not a test: `ninja bench_kernel && tests/kernel/bench_kernel`.
+ *   bench_kernel [seconds per row, default 0.4] [word that a row's name must contain]
+ */
+#include "kernels/kernels.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if !defined(__x86_64__)
+int main(void) { return puts("x86-64 only") < 0; }
+#else
+#include <immintrin.h>
+
+static double seconds_per_row = 0.4;
+static const char *only;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *v, size_t n) {
+    qsort(v, n, sizeof *v, by_size);
+    return v[n / 2];
+}
+
+/* --- peaks */
+__attribute__((target("avx512f"))) static double fma512(void) {
+    __m512 a[16], m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(1e-3f);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps((float)i);
+    double t = now();
+    for (int n = 0; n < 400000; n++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) a[i] = _mm512_fmadd_ps(a[i], m, c);
+        __asm__ volatile("" : "+v"(m));
+    }
+    t = now() - t;
+#pragma GCC unroll 16
+    for (int i = 1; i < 16; i++) a[0] = _mm512_add_ps(a[0], a[i]);
+    volatile float sink = _mm512_cvtss_f32(a[0]);
+    (void)sink;
+    return 400000.0 * 16 * 32 / t * 1e-9;
+}
+
+__attribute__((target("avx2,fma"))) static double fma256(void) {
+    __m256 a[12], m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(1e-3f);
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++) a[i] = _mm256_set1_ps((float)i);
+    double t = now();
+    for (int n = 0; n < 400000; n++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++) a[i] = _mm256_fmadd_ps(a[i], m, c);
+        __asm__ volatile("" : "+x"(m));
+    }
+    t = now() - t;
+#pragma GCC unroll 12
+    for (int i = 1; i < 12; i++) a[0] = _mm256_add_ps(a[0], a[i]);
+    volatile float sink = _mm256_cvtss_f32(a[0]);
+    (void)sink;
+    return 400000.0 * 12 * 16 / t * 1e-9;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static double dot512(void) {
+    __m512 a[16];
+    __m512bh m = (__m512bh)_mm512_set1_epi32(0x3f003f00), c = (__m512bh)_mm512_set1_epi32(0x3f013f02);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps((float)i);
+    double t = now();
+    for (int n = 0; n < 400000; n++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) a[i] = _mm512_dpbf16_ps(a[i], m, c);
+        __asm__ volatile("" : "+v"(m));
+    }
+    t = now() - t;
+#pragma GCC unroll 16
+    for (int i = 1; i < 16; i++) a[0] = _mm512_add_ps(a[0], a[i]);
+    volatile float sink = _mm512_cvtss_f32(a[0]);
+    (void)sink;
+    return 400000.0 * 16 * 64 / t * 1e-9;
+}
+
+enum { BIG = 512 << 20 };
+static char *big; /* BIG bytes, written once */
+
+/* GB/s of one pass of the kind that reads best here; distance: of the prefetch, 0 none. */
+__attribute__((target("avx2"))) static double read_once(size_t distance) {
+    __m256i s[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
+    double t = now();
+    for (size_t at = 0; at < BIG; at += 256) {
+        if (distance) {
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) _mm_prefetch(big + at + distance + 64 * i, _MM_HINT_T0);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            s[i] = _mm256_xor_si256(s[i], _mm256_load_si256((const __m256i *)(big + at) + i));
+    }
+    t = now() - t;
+#pragma GCC unroll 8
+    for (int i = 1; i < 8; i++) s[0] = _mm256_xor_si256(s[0], s[i]);
+    volatile int sink = _mm256_extract_epi32(s[0], 0);
+    (void)sink;
+    return BIG / t * 1e-9;
+}
+
+static double read_peak(void) {
+    static const size_t distance[] = {0, 2048, 4096, 8192};
+    double best = 0;
+    for (size_t i = 0; i < 4; i++) best = fmax(best, read_once(distance[i]));
+    return best;
+}
+
+/* --- rows */
+static struct mg_kernels table;
+static enum mg_tier tier;
+
+static double compute_peak(bool dot) {
+    if (dot) return dot512();
+    return tier >= MG_TIER_AVX512 ? fma512() : fma256();
+}
+
+static float *randoms(size_t n) {
+    float *x = mg_alloc(n, sizeof *x);
+    for (size_t i = 0; x && i < n; i++) x[i] = (float)(i * 2654435761u % 1000) * 1e-3f - 0.5f;
+    return x;
+}
+
+static bool skip(const char *name) { return only && !strstr(name, only); }
+
+enum { RUNS = 64 };
+
+static void report(const char *name, double *share, double *rate, size_t n, const char *unit) {
+    double s = median(share, n), r = median(rate, n);
+    printf("%-6s %-44s %8.1f %-7s %5.1f %% of peak (best %5.1f %%, %zu runs)\n", mg_tier_name(tier), name, r,
+           unit, 100 * s, 100 * share[n - 1], n);
+    fflush(stdout);
+}
+
+static void bench_gemm(const char *name, size_t m, size_t n, size_t k, enum mg_mode mode, enum mg_epilogue epi) {
+    char label[80];
+    bool dot = table.x_type[mode] == MG_BF16;
+    snprintf(label, sizeof label, "gemm %s %zux%zux%zu %s", name, m, n, k,
+             mode == MG_MODE_F32 ? "f32" : dot ? "bf16 dot" : "bf16 by fma");
+    if (skip(label)) return;
+    size_t ldx = k + 16;
+    float *x = randoms(m * ldx), *y = randoms(m * n), *wf = randoms(n * k), *bias = randoms(n);
+    void *px = mg_alloc(m * ldx, 4);
+    uint16_t *w = mg_alloc(n * k, 2), *w2 = mg_alloc(n * k, 2);
+    table.to_bf16(wf, w, n * k);
+    table.to_bf16(wf, w2, n * k);
+    table.prepare(mode, x, ldx, px, ldx, m, k);
+    bool swiglu = epi == MG_EPI_SWIGLU;
+    struct mg_matmul op = {mode, epi, px, ldx, w, swiglu ? w2 : NULL, k, MG_BF16, swiglu ? NULL : bias,
+                           y, n, m, n, k};
+    void *scratch = mg_alloc(table.matmul_scratch(&op), 1);
+    double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
+    size_t runs = 0;
+    while (runs < RUNS && (runs < 3 || now() < end)) {
+        double peak = compute_peak(dot), t = now();
+        for (size_t i = 0; i < table.matmul_tasks(&op); i++) table.matmul(&op, i, scratch);
+        t = now() - t;
+        rate[runs] = 2.0 * (double)m * (double)n * (double)k * (swiglu ? 2 : 1) / t * 1e-9;
+        share[runs] = rate[runs] / peak;
+        runs++;
+    }
+    report(label, share, rate, runs, "GFLOP/s");
+    free(x), free(y), free(wf), free(bias), free(px), free(w), free(w2), free(scratch);
+}
+
+/* m rows through as many 6144 x 2048 matrices as lie in `big`: always other weights. */
+static void bench_gemv(size_t m, size_t n, size_t k, enum mg_mode mode) {
+    char label[80];
+    bool dot = table.x_type[mode] == MG_BF16;
+    snprintf(label, sizeof label, "gemv %zux%zux%zu %s", m, n, k,
+             mode == MG_MODE_F32 ? "f32" : dot ? "bf16 dot" : "bf16 by fma");
+    if (skip(label)) return;
+    float *x = randoms(m * k), *y = randoms(m * n);
+    void *px = mg_alloc(m * k, 4);
+    table.prepare(mode, x, k, px, k, m, k);
+    double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
+    size_t runs = 0, matrix = n * k * 2, count = BIG / matrix;
+    struct mg_matmul op = {mode, MG_EPI_STORE, px, k, big, NULL, k, MG_BF16, NULL, y, n, m, n, k};
+    void *scratch = mg_alloc(table.matmul_scratch(&op), 1);
+    while (runs < RUNS && (runs < 3 || now() < end)) {
+        double peak = read_peak(), t = now();
+        for (size_t i = 0; i < count; i++) {
+            op.w = big + i * matrix;
+            for (size_t j = 0; j < table.matmul_tasks(&op); j++) table.matmul(&op, j, scratch);
+        }
+        t = now() - t;
+        rate[runs] = (double)(count * matrix) / t * 1e-9;
+        share[runs] = rate[runs] / peak;
+        runs++;
+    }
+    report(label, share, rate, runs, "GB/s");
+    free(x), free(y), free(px), free(scratch);
+}
+
+static void bench_attention(const char *name, size_t heads, size_t heads_kv, size_t d, size_t n, bool causal) {
+    char label[80];
+    snprintf(label, sizeof label, "attention %s %zux%zux%zu", name, n, heads, d);
+    if (skip(label)) return;
+    size_t ld = (heads + 2 * heads_kv) * d;
+    float *qkv = randoms(n * ld), *out = randoms(n * heads * d);
+    struct mg_attention op = {qkv, ld, qkv + heads * d, qkv + (heads + heads_kv) * d, ld, d, MG_F32, heads,
+                              heads_kv, d, n, n, causal, 0, 0.125f, out, heads * d};
+    void *scratch = mg_alloc(table.attention_scratch(&op), 1);
+    double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
+    size_t runs = 0;
+    while (runs < RUNS && (runs < 3 || now() < end)) {
+        double peak = compute_peak(false), t = now();
+        for (size_t i = 0; i < table.attention_tasks(&op); i++) table.attention(&op, i, scratch);
+        t = now() - t;
+        double pairs = causal ? (double)n * (double)(n + 1) / 2 : (double)n * (double)n;
+        rate[runs] = 4.0 * pairs * (double)(heads * d) / t * 1e-9;
+        share[runs] = rate[runs] / peak;
+        runs++;
+    }
+    report(label, share, rate, runs, "GFLOP/s");
+    free(qkv), free(out), free(scratch);
+}
+
+/* Millions of elements a second; `peak` is reading and writing nothing, so no share. */
+static void bench_vector(const char *name, void (*f)(float *x, size_t n)) {
+    if (skip(name)) return;
+    enum { N = 4096 };
+    float *x = randoms(N), *y = randoms(N);
+    double rate[RUNS], one[RUNS];
+    for (size_t r = 0; r < RUNS; r++) {
+        double t = now();
+        for (int i = 0; i < 50; i++) memcpy(y, x, N * 4), f(y, N);
+        t = now() - t;
+        rate[r] = 50.0 * N / t * 1e-6;
+        one[r] = 0;
+    }
+    report(name, one, rate, RUNS, "M/s");
+    free(x), free(y);
+}
+
+static void bench_tier(const struct mg_features *machine, enum mg_tier which, bool intel) {
+    struct mg_features f = *machine;
+    f.tier = tier = which;
+    f.intel = intel;
+    mg_kernels_init(&table, &f);
+    for (int mode = 0; mode < 2; mode++) {
+        enum mg_mode md = (enum mg_mode)mode;
+        if (which == MG_TIER_BF16 && !intel && !mode) continue; /* the same as before */
+        bench_gemm("fc1", 676, 4096, 1024, md, MG_EPI_GELU_TANH);
+        bench_gemm("fc2", 676, 1024, 4096, md, MG_EPI_ADD);
+        bench_gemm("gate up", 183, 6144, 2048, md, MG_EPI_SWIGLU);
+        bench_gemm("down", 183, 2048, 6144, md, MG_EPI_ADD);
+        for (size_t m = 1; m <= 8; m = m == 1 ? 4 : 2 * m) bench_gemv(m, 6144, 2048, md);
+        if (mode) bench_gemv(1, 2048, 6144, md);
+    }
+    if (which == MG_TIER_BF16 && !intel) return;
+    bench_attention("vision", 16, 16, 64, 676, false);
+    bench_attention("prefill", 16, 8, 128, 200, true);
+    bench_vector("gelu_tanh", table.gelu_tanh);
+    bench_vector("gelu_erf", table.gelu_erf);
+    bench_vector("softmax", table.softmax);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) seconds_per_row = atof(argv[1]);
+    if (argc > 2) only = argv[2];
+    struct mg_features machine;
+    mg_features_detect(&machine);
+    if (machine.tier < MG_TIER_AVX2 || !(big = mg_alloc(BIG, 1))) return 1;
+    for (size_t i = 0; i < BIG; i += 2) memcpy(big + i, &(uint16_t){(uint16_t)(0x3c00 + i % 251)}, 2);
+    printf("# %s: fma %.1f GFLOP/s, read %.1f GB/s\n", machine.brand,
+           machine.tier >= MG_TIER_AVX512 ? fma512() : fma256(), read_peak());
+    if (machine.tier >= MG_TIER_BF16) {
+        printf("# vdpbf16ps %.1f GFLOP/s\n", dot512());
+        bench_tier(&machine, MG_TIER_BF16, true);
+        bench_tier(&machine, MG_TIER_BF16, false);
+    } else if (machine.tier >= MG_TIER_AVX512) {
+        bench_tier(&machine, MG_TIER_AVX512, true);
+    }
+    bench_tier(&machine, MG_TIER_AVX2, true);
+    free(big);
+    return 0;
+}
+#endif
