@@ -160,7 +160,7 @@ static void bench_gemm(const char *name, size_t m, size_t n, size_t k, enum mg_m
     snprintf(label, sizeof label, "gemm %s %zux%zux%zu %s", name, m, n, k,
              mode == MG_MODE_F32 ? "f32" : dot ? "bf16 dot" : "bf16 by fma");
     if (skip(label)) return;
-    size_t ldx = k + 16;
+    size_t ldx = k + 32;
     float *x = randoms(m * ldx), *y = randoms(m * n), *wf = randoms(n * k), *bias = randoms(n);
     void *px = mg_alloc(m * ldx, 4);
     uint16_t *w = mg_alloc(n * k, 2), *w2 = mg_alloc(n * k, 2);
@@ -192,12 +192,13 @@ static void bench_gemv(size_t m, size_t n, size_t k, enum mg_mode mode) {
     snprintf(label, sizeof label, "gemv %zux%zux%zu %s", m, n, k,
              mode == MG_MODE_F32 ? "f32" : dot ? "bf16 dot" : "bf16 by fma");
     if (skip(label)) return;
-    float *x = randoms(m * k), *y = randoms(m * n);
-    void *px = mg_alloc(m * k, 4);
-    table.prepare(mode, x, k, px, k, m, k);
+    size_t ldx = k + 32; /* 64 bytes or more off a multiple of 4 KB, as kernels.h asks */
+    float *x = randoms(m * ldx), *y = randoms(m * n);
+    void *px = mg_alloc(m * ldx, 4);
+    table.prepare(mode, x, ldx, px, ldx, m, k);
     double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
     size_t runs = 0, matrix = n * k * 2, count = BIG / matrix;
-    struct mg_matmul op = {mode, MG_EPI_STORE, px, k, big, NULL, k, MG_BF16, NULL, y, n, m, n, k};
+    struct mg_matmul op = {mode, MG_EPI_STORE, px, ldx, big, NULL, k, MG_BF16, NULL, y, n, m, n, k};
     void *scratch = mg_alloc(table.matmul_scratch(&op), 1);
     while (runs < RUNS && (runs < 3 || now() < end)) {
         double peak = read_peak(), t = now();

@@ -234,13 +234,12 @@ static void attention_many(const struct mg_attention *op, size_t task, float *sc
 /* scores[rows][ld] = q k^T */
 INLINE void few_scores(int mx, enum mg_dtype type, const struct mg_attention *op, size_t rows, const float *q,
                        const char *k, float *scores, size_t ld) {
-    size_t stride = op->ldkv * mg_dtype_size(type), d = op->head_dim, p = 0;
-    for (; p + 2 <= op->n_kv; p += 2)
-        dot_block(2, mx, type, false, (const char *)q, d * sizeof(float), rows, k + p * stride, stride, d,
-                  scores + p, ld);
-    if (p < op->n_kv)
-        dot_block(1, mx, type, false, (const char *)q, d * sizeof(float), rows, k + p * stride, stride, d,
-                  scores + p, ld);
+    size_t p = 0;
+    struct dot d = {.x = (const char *)q, .ldx = op->head_dim * sizeof(float), .m = rows, .w = k,
+                    .stride = op->ldkv * mg_dtype_size(type), .end = op->head_dim, .sums = scores, .ld = ld,
+                    .last = true};
+    for (; p + 2 <= op->n_kv; p += 2, d.w += 2 * d.stride, d.sums += 2) dot_block(2, mx, type, false, &d);
+    if (p < op->n_kv) dot_block(1, mx, type, false, &d);
 }
 
 /* W vectors of out for mx rows, of which the first `rows` exist, from column j on. */

@@ -9,7 +9,7 @@
  * Blocks depend on nothing but k, so a row's result depends on m only by the choice between the two ways.
  *
  *   scratch, many:  sums [ROWS][PANEL] f32, panels [PANEL/NR][KC][NR] dwords
- *   scratch, few:   sums [FEW][PANEL] f32
+ *   scratch, few:   sums [FEW][PANEL] f32, running sums [PANEL][FEW][VL] f32
  */
 #ifndef MG_KERNELS_X86_MATMUL_H
 #define MG_KERNELS_X86_MATMUL_H
@@ -19,7 +19,7 @@
 #include "kernels/x86/dot.h"
 #include "kernels/x86/vmath.h"
 
-enum { PANEL = 64, ROWS = 32 * MR, KC = 512 };
+enum { PANEL = 64, ROWS = 32 * MR, KC = 512, X_BLOCK = 512 };
 
 static void prepare(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout, size_t m,
                     size_t k) {
@@ -52,7 +52,7 @@ static size_t matmul_tasks(const struct mg_matmul *op) {
 }
 
 static size_t matmul_scratch(const struct mg_matmul *op) {
-    if (op->m <= FEW) return FEW * PANEL * sizeof(float);
+    if (op->m <= FEW) return (FEW * PANEL + PANEL * FEW * VL) * sizeof(float);
     size_t rows = op->m < ROWS ? op->m : ROWS;
     return (rows * PANEL + (size_t)PANEL * KC) * sizeof(float);
 }
@@ -143,16 +143,26 @@ static void matmul_many(const struct mg_matmul *op, size_t col, size_t n_col, fl
     }
 }
 
-/* All columns of one matrix, for the smallest instance that holds m rows. */
+/* All columns of one matrix, for the smallest instance that holds m rows. Eight rows of x go in parts of X_BLOCK
+ * elements, which stay in L1 while all columns pass; the running sums wait in `parts`. */
 INLINE void dot_rows(int nc, int mx, enum mg_dtype type, bool round, const struct mg_matmul *op, size_t ldx,
                      const char *w, size_t n_col, float *sums) {
-    size_t stride = op->ldw * mg_dtype_size(type), c = 0;
-    for (; c + (size_t)nc <= n_col; c += (size_t)nc)
-        dot_block(nc, mx, type, round, op->x, ldx, op->m, w + c * stride, stride, op->k, sums + c,
-                  PANEL);
-    for (; c < n_col; c++)
-        dot_block(1, mx, type, round, op->x, ldx, op->m, w + c * stride, stride, op->k, sums + c,
-                  PANEL);
+    size_t stride = op->ldw * mg_dtype_size(type), k0 = 0;
+    float *parts = sums + FEW * PANEL;
+    do {
+        size_t k1 = mx == 8 ? mg_min_size(op->k, k0 + X_BLOCK) : op->k, c = 0;
+        struct dot d = {.x = op->x, .ldx = ldx, .m = op->m, .stride = stride, .first = k0, .end = k1,
+                        .ld = PANEL, .last = k1 == op->k};
+        for (; c + (size_t)nc <= n_col; c += (size_t)nc) {
+            d.w = w + c * stride, d.sums = sums + c, d.parts = parts + c * (size_t)mx * VL;
+            dot_block(nc, mx, type, round, &d);
+        }
+        for (; c < n_col; c++) {
+            d.w = w + c * stride, d.sums = sums + c, d.parts = parts + c * (size_t)mx * VL;
+            dot_block(1, mx, type, round, &d);
+        }
+        k0 = k1;
+    } while (k0 < op->k);
 }
 
 INLINE void dot_type(enum mg_dtype type, bool round, const struct mg_matmul *op, const char *w, size_t n_col,
