@@ -1,0 +1,53 @@
+"""The demo model's 60 samples: greedy text as transformers gives it, and the accuracy that its card states."""
+import json
+import os
+import subprocess
+
+import pytest
+
+from conftest import BIN, ROOT
+
+DEMO = ROOT / "models" / "demo"
+SAMPLES = [json.loads(line) for line in (DEMO / "samples" / "samples.jsonl").read_text().splitlines()]
+CARD = 51  # of 60 right, as models/demo/README.md states
+
+
+def answers(tmp_path, weights):
+    """{picture: text} of one process per question, which reads all of its pictures."""
+    got = {}
+    for question in sorted({s["question"] for s in SAMPLES}):
+        folder = tmp_path / f"q{len(got)}"
+        folder.mkdir(parents=True)
+        for s in SAMPLES:
+            if s["question"] == question:
+                (folder / s["image"]).symlink_to(DEMO / "samples" / s["image"])
+        p = subprocess.run([str(BIN), "ask", "-m", str(DEMO), "--weights", weights, "--folder", str(folder), question],
+                           capture_output=True, text=True, timeout=300)
+        assert p.returncode == 0, p.stderr
+        for line in p.stdout.splitlines():
+            o = json.loads(line)
+            got[o["image"]] = o["text"]
+    return got
+
+
+@pytest.fixture(scope="module")
+def f32(tmp_path_factory):
+    return answers(tmp_path_factory.mktemp("f32"), "f32")
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s["image"])
+def test_text_equals_the_reference(f32, sample):
+    assert f32[sample["image"]] == sample["model_says"]
+
+
+@pytest.mark.parametrize("weights", ["f32", "bf16"])
+def test_accuracy_of_the_card(f32, tmp_path, weights):
+    """Within one point of the card, which on 60 samples means the very number."""
+    assert f"{CARD} of the 60 are right" in (DEMO / "README.md").read_text()
+    got = f32 if weights == "f32" else answers(tmp_path, weights)
+    right = sum(got[s["image"]] == s["answer"] for s in SAMPLES)
+    assert abs(right - CARD) / len(SAMPLES) <= 0.01 if weights == "f32" else right >= CARD - 1, (weights, right)
+
+
+def test_card_is_of_this_checkpoint():
+    assert os.path.getsize(DEMO / "model.safetensors") == 10161016

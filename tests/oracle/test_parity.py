@@ -1,0 +1,51 @@
+"""Every stage of every recorded case, at both weight modes, through check_parity.py's own comparison."""
+import json
+import tarfile
+
+import pytest
+
+import check_parity
+from conftest import BIN, HERE
+
+
+def names():
+    """MODEL/CASE of all packed cases, without unpacking them."""
+    found = []
+    for packed in sorted(HERE.glob("*/cases.tar.xz")):
+        with tarfile.open(packed) as tar:
+            found += [f"{packed.parent.name}/{m.name.split('/')[1]}" for m in tar.getmembers()
+                      if m.name.endswith("/case.json")]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("weights", ["f32", "bf16"])
+@pytest.mark.parametrize("name", names())
+def test_case(oracle, name, weights):
+    model, case = name.split("/")
+    bad, worst = check_parity.check(str(BIN), oracle / model, oracle / model / "cases" / case, oracle / "images",
+                                    weights)
+    assert not bad, (bad, worst)
+    info = json.loads((oracle / model / "cases" / case / "case.json").read_text())
+    pictures = [p for m in info["messages"] if isinstance(m["content"], list) for p in m["content"]
+                if p["type"] == "image"]
+    assert ("vision" in worst) == bool(pictures), "a stage was not compared"
+    assert "logits" in worst
+
+
+def test_all_cases_are_here():
+    models = {n.split("/")[0] for n in names()}
+    assert models == {"tiny-tied", "tiny-untied"} and len(names()) == 15
+
+
+def test_a_wrong_stage_is_noticed(oracle, tmp_path):
+    """The comparison itself can fail: with another case's pixels it must."""
+    case = oracle / "tiny-tied" / "cases" / "one_image"
+    copy = tmp_path / "one_image"
+    copy.mkdir()
+    for f in case.iterdir():
+        (copy / f.name).write_bytes(f.read_bytes())
+    data = bytearray((copy / "vision.npy").read_bytes())
+    data[-1] ^= 0x80  # the sign of the last value
+    (copy / "vision.npy").write_bytes(data)
+    bad, _ = check_parity.check(str(BIN), oracle / "tiny-tied", copy, oracle / "images", "f32")
+    assert len(bad) == 1 and "vision off by" in bad[0]
