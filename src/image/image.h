@@ -3,17 +3,17 @@
  * The content decides the format, never a name. Size and limits are checked from the header before
  * anything is decoded. EXIF orientation is applied, alpha is put over `background`, ICC is ignored
  * as the reference does. Of an animation the first fully composed frame is used.
- * JPEG, PNG, WebP, GIF, BMP; HEIC and AVIF when libheif can be loaded at run time (MARGAY_LIBHEIF in
- * the environment names another file than libheif.so.1; empty switches them off).
+ * JPEG, PNG, WebP, GIF, BMP; HEIC and AVIF when libheif can be loaded at run time
+ * (MARGAY_LIBHEIF in the environment names another file than libheif.so.1; empty switches it off).
  *
  * The reference is Pillow: its decoders, exif_transpose, alpha_composite over the background. Exact
  * for all but HEIC and AVIF (libheif upsamples colour another way: up to about 14 steps at edges).
- * Where Pillow leaves the PNG specification, in the transparent colour of 2, 4 and 16-bit gray and of
- * 16-bit RGB, the specification holds.
+ * Where Pillow leaves the PNG specification, in the transparent colour of 2, 4 and 16-bit gray and
+ * of 16-bit RGB, the specification holds.
  *
- * Memory: 3 bytes a pixel for the raster. Beside it: up to 4 bytes a pixel for a WebP with alpha or to
- * be turned; 3 to 6 for a progressive JPEG, given back while the raster fills; the codec's own for
- * lossless WebP (4), HEIC and AVIF.
+ * Memory: 3 bytes a pixel for the raster. Beside it: up to 4 bytes a pixel for a WebP with alpha or
+ * to be turned; 3 to 6 for a progressive JPEG, given back while the raster fills; the codec's own
+ * for lossless WebP (4), HEIC and AVIF.
  */
 #ifndef MG_IMAGE_IMAGE_H
 #define MG_IMAGE_IMAGE_H
@@ -67,7 +67,8 @@ const char *mg_image_format_name(enum mg_image_format format);
 enum mg_image_format mg_image_sniff(const uint8_t *data, size_t n);
 
 /* Format, upright size, frames from the header alone; checks the limits. Codes: image_empty,
- * image_format_unknown, image_too_large, image_truncated, image_damaged, image_format_unsupported. */
+ * image_format_unknown, image_too_large, image_truncated, image_damaged,
+ * image_format_unsupported. */
 enum mg_status mg_image_probe(const uint8_t *data, size_t n, const struct mg_image_options *o,
                               struct mg_image_info *out, struct mg_err *err);
 /* Decodes. On failure `out` is zeroed. A truncated file is an error, never half a picture. */

@@ -103,6 +103,9 @@ enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid
     *out = (struct mg_patches){0};
     if (c->temporal == 0 || c->temporal > 64)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "temporal patch size %u", c->temporal);
+    if (c->merge == 0 || grid_h % c->merge || grid_w % c->merge)
+        return mg_fail(err, MG_ERR_ARGUMENT, "", "a grid of %u x %u patches isn't a multiple of %u",
+                       grid_w, grid_h, c->merge);
     set_grid(out, c, grid_h, grid_w);
     if (mg_mul_size(out->n, out->dim, &n_value))
         out->value = mg_alloc(n_value, sizeof *out->value);

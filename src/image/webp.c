@@ -2,10 +2,10 @@
  * frame.
  *
  * libwebpdemux reads the container (canvas, EXIF, frames) without decoding. The first frame may be
- * smaller than the canvas; what it leaves is transparent, whatever background colour the file
- * names, as browsers and Pillow have it. A picture without alpha and turn is decoded into the
- * raster itself; otherwise into a temporary of 3 or 4 bytes a pixel, which is the one case here
- * where a second raster exists (16,383 is the format's greatest side).
+ * smaller than the canvas; what it leaves is transparent where the file says that it has alpha,
+ * else black, whatever background colour it names: Pillow's rule. A picture without alpha and turn
+ * is decoded into the raster itself; otherwise into a temporary of 3 or 4 bytes a pixel, which is
+ * the one case here where a second raster exists (16,383 is the format's greatest side).
  */
 #include "image/decode.h"
 
@@ -45,8 +45,9 @@ enum mg_status mg_webp_probe(const uint8_t *data, size_t n, struct mg_image_info
     info->n_frame = WebPDemuxGetI(d, WEBP_FF_FRAME_COUNT);
     WebPIterator frame = {0};
     if (WebPDemuxGetFrame(d, 1, &frame))
-        info->has_alpha = frame.has_alpha || frame.width != (int)info->width ||
-                          frame.height != (int)info->height;
+        info->has_alpha = frame.has_alpha || (WebPDemuxGetI(d, WEBP_FF_FORMAT_FLAGS) & ALPHA_FLAG &&
+                                              (frame.width != (int)info->width ||
+                                               frame.height != (int)info->height));
     WebPDemuxReleaseIterator(&frame);
     WebPChunkIterator exif = {0};
     if (WebPDemuxGetChunk(d, "EXIF", 1, &exif))
@@ -114,7 +115,9 @@ enum mg_status mg_webp_decode(const uint8_t *data, size_t n, const struct mg_ima
     WebPIterator frame = {0};
     if (WebPDemuxGetFrame(d, 1, &frame)) {
         if (frame.width != (int)info->width || frame.height != (int)info->height)
-            mg_raster_fill(raster, o->background);
+            mg_raster_fill(raster, WebPDemuxGetI(d, WEBP_FF_FORMAT_FLAGS) & ALPHA_FLAG
+                                       ? o->background
+                                       : (const uint8_t[3]){0, 0, 0});
         s = frame.complete ? decode_frame(&frame, o, raster, err) : mg_image_truncated(err, "WebP");
     } else {
         s = mg_image_damaged(err, "WebP", "no frame");
