@@ -3,6 +3,11 @@
  * mg_kernels_init fills the table with `ref` (plain C, the definition) and lets each tier up to the machine's
  * override what it does better. A kernel is single-threaded over a range of tasks or rows that the caller picks;
  * how the range is cut never changes a result: blocking is fixed by the shapes alone.
+ * A row of a matrix product has the same bits beside any other rows: in `ref` always, in the x86 tiers among all
+ * m <= 8 and among all m > 8. The same holds for a row of attention in any chunk of the prompt, few rows there
+ * being n_q * n_head / n_head_kv <= 8.
+ * x86 tiers: avx2 and avx512 multiply in f32 in both modes; bf16 uses vdpbf16ps in MG_MODE_BF16 except on Intel,
+ * where it has half the rate of the f32 multiply-add (measured on Emerald Rapids: 88 against 177 GFLOP/s).
  *
  * Two compute modes for matrix products:
  *   MG_MODE_F32    x in f32, weights widened to f32, f32 multiply and add. The definition.
