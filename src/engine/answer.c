@@ -70,7 +70,7 @@ struct run {
     struct layout layout;
     struct mg_sampler *sampler;
     struct mg_stop *stop;
-    struct mg_loop *loop;
+    struct mg_loop loop;
     struct mg_detok detok;
     struct mg_buf whole, ready;   /* scratch: whole characters, releasable text */
     enum mg_stage stage;
@@ -183,13 +183,6 @@ static void finish(struct run *r, const char *reason, const char *detail) {
     r->answer->stop_detail = detail;
 }
 
-/* What the loop detector wants to know of a token: whether it separates rows or cells of a table. */
-static bool is_separator(const struct mg_tokenizer *tok, int32_t token) {
-    struct mg_slice piece = mg_tokenizer_piece(tok, token);
-    return piece.n && (memchr(piece.data, '\n', piece.n) || memchr(piece.data, '|', piece.n) ||
-                       memchr(piece.data, '\t', piece.n));
-}
-
 /* The answer's tokens; the logits of the prompt's last token are there. */
 static enum mg_status generate(struct run *r, struct mg_err *err) {
     mg_chat *chat = r->chat;
@@ -211,7 +204,8 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
             finish(r, "stop", "stop_string");
             return MG_OK;
         }
-        if (!r->o->no_loop_check && mg_loop_add(r->loop, token, is_separator(e->tokenizer, token))) {
+        unsigned flags = mg_loop_flags(mg_tokenizer_piece(e->tokenizer, token));
+        if (!r->o->no_loop_check && mg_loop_add(&r->loop, token, flags)) {
             finish(r, "stop", "repetition");
             return MG_OK;
         }
@@ -229,19 +223,17 @@ static enum mg_status open_run(struct run *r, struct mg_err *err) {
     r->sampler = e->sampler;
     enum mg_status status = mg_sampler_start(r->sampler, r->o, err);
     if (status == MG_OK) status = mg_stop_open(r->o->stop, r->o->n_stop, &r->stop, err);
-    if (status == MG_OK) status = mg_loop_open(&r->loop, err);
     if (status == MG_OK && r->chat->n_turn == 0)
         status = mg_fail(err, MG_ERR_ARGUMENT, "", "nothing to answer: the conversation is empty");
     if (status == MG_OK) status = mg_layout_make(r->chat, &r->layout, err);
     if (status == MG_OK) status = check_context(r, err);
     if (status == MG_OK)
-        status = mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n, err);
+        mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n);
     return status;
 }
 
 static void close_run(struct run *r) {
     mg_stop_close(r->stop);
-    mg_loop_close(r->loop);
     mg_layout_free(&r->layout);
     mg_buf_free(&r->whole);
     mg_buf_free(&r->ready);

@@ -7,6 +7,7 @@
 #ifndef MG_ENGINE_INTERNAL_H
 #define MG_ENGINE_INTERNAL_H
 
+#include "base/io.h"
 #include "cpu/topology.h"
 #include "engine/sampler.h"
 #include "image/patches.h"
