@@ -1,4 +1,5 @@
-/* examples/ask.c - asks a model about a picture through the public API, and prints the answer as it comes.
+/* examples/ask.c - asks a model about a picture through the public API, and prints the answer as it
+ * comes.
  *
  *     ask FOLDER PICTURE "QUESTION"
  */
@@ -30,14 +31,16 @@ int main(int argc, char **argv) {
     struct mg_answer answer;
     int code = 0;
     if (mg_engine_open(argv[1], NULL, &engine, &err) || mg_chat_open(engine, &chat, &err) ||
-        mg_chat_add_image_file(chat, argv[2], &err) || mg_chat_add_text(chat, MG_USER, argv[3], &err) ||
+        mg_chat_add_image_file(chat, argv[2], &err) ||
+        mg_chat_add_text(chat, MG_USER, argv[3], &err) ||
         mg_chat_answer(chat, NULL, print_event, stdout, &answer, &err)) {
         code = fail(&err);
     } else {
         struct mg_image_report picture;
         mg_chat_image(chat, 0, &picture);
         printf("\n");
-        fprintf(stderr, "ask: %s of %u x %u, %zu tokens; %zu tokens in, %zu out, first after %.0f ms\n",
+        fprintf(stderr,
+                "ask: %s of %u x %u, %zu tokens; %zu tokens in, %zu out, first after %.0f ms\n",
                 picture.format, picture.width, picture.height, picture.tokens, answer.prompt_tokens,
                 answer.n_token, answer.first_token_ms);
     }

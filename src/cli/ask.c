@@ -1,7 +1,8 @@
 /* cli/ask.c - margay ask: one question, its pictures, one answer.
  *
- * What can be refused is refused before the model is loaded: wrong options, a question that isn't there, files
- * that can't be read. Then: load, decode the pictures in order, the question behind them, stream the answer.
+ * What can be refused is refused before the model is loaded: wrong options, a question that isn't
+ * there, files that can't be read. Then: load, decode the pictures in order, the question behind
+ * them, stream the answer.
  */
 #include "cli/commands.h"
 
@@ -56,8 +57,8 @@ static enum mg_status check_path(const char *path, struct mg_err *err) {
     if (!strcmp(path, "-")) return MG_OK;
     if (stat(path, &st)) return mg_fail_errno(err, "read", path, errno);
     if (S_ISDIR(st.st_mode))
-        return mg_fail(err, MG_ERR_IO, "is_folder", "%s is a folder; --folder asks about every picture in one",
-                       path);
+        return mg_fail(err, MG_ERR_IO, "is_folder",
+                       "%s is a folder; --folder asks about every picture in one", path);
     if (access(path, R_OK)) return mg_fail_errno(err, "read", path, errno);
     return MG_OK;
 }
@@ -82,8 +83,9 @@ static enum mg_status read_question(struct input *in, struct mg_err *err) {
         const char *last = o->n_arg ? o->arg[o->n_arg - 1] : NULL;
         if (!last) return usage(err, "no question; margay ask photo.jpg \"What is on the table?\"");
         if (!strcmp(last, "-") || (!stat(last, &st) && S_ISREG(st.st_mode)))
-            return mg_fail(err, MG_ERR_ARGUMENT, "usage",
-                           "no question behind the picture %.200s (the question is the last argument)", last);
+            return mg_fail(
+                err, MG_ERR_ARGUMENT, "usage",
+                "no question behind the picture %.200s (the question is the last argument)", last);
         in->question = last;
         in->n_question = strlen(last);
         o->n_arg--;
@@ -156,15 +158,18 @@ void mg_json_answer(struct mg_json *j, const mg_chat *chat, const struct mg_answ
 }
 
 /* The end of what was streamed, or the one object of --json. */
-static enum mg_status finish(const struct mg_options *o, const mg_chat *chat, const struct mg_answer *a,
-                             const struct mg_run *run, struct mg_err *err) {
+static enum mg_status finish(const struct mg_options *o, const mg_chat *chat,
+                             const struct mg_answer *a, const struct mg_run *run,
+                             struct mg_err *err) {
     if (mg_opt_flag(o, MG_OPT_VERBOSE, false))
         mg_log(MG_LOG_INFO,
-               "%zu prompt tokens (%zu of pictures), %zu generated; vision %.0f ms, prefill %.0f ms, first "
+               "%zu prompt tokens (%zu of pictures), %zu generated; vision %.0f ms, prefill %.0f "
+               "ms, first "
                "token %.0f ms, %.1f ms a token (%s)",
-               a->prompt_tokens, a->image_tokens, a->n_token, a->vision_ms, a->prefill_ms, a->first_token_ms,
-               a->decode_ms_per_token, a->finish_reason ? a->finish_reason : "");
-    if (run->stream) return !run->any || run->last != '\n' ? mg_write(STDOUT_FILENO, "\n", 1, err) : MG_OK;
+               a->prompt_tokens, a->image_tokens, a->n_token, a->vision_ms, a->prefill_ms,
+               a->first_token_ms, a->decode_ms_per_token, a->finish_reason ? a->finish_reason : "");
+    if (run->stream)
+        return !run->any || run->last != '\n' ? mg_write(STDOUT_FILENO, "\n", 1, err) : MG_OK;
     struct mg_buf out = {0};
     struct mg_json j = {.out = &out};
     mg_json_open(&j, '{');
@@ -186,7 +191,8 @@ static enum mg_status ask(struct input *in, mg_engine *engine, struct mg_err *er
     enum mg_status st = mg_chat_open(engine, &chat, err);
     const char *system = mg_opt_text(o, MG_OPT_SYSTEM_PROMPT, NULL);
     if (!st && system) st = mg_chat_add_text(chat, MG_SYSTEM, system, err);
-    for (size_t i = 0; i < in->n_path && !st; i++) st = mg_session_add_image(chat, in->path[i], err);
+    for (size_t i = 0; i < in->n_path && !st; i++)
+        st = mg_session_add_image(chat, in->path[i], err);
     if (!st) st = mg_chat_add_text_n(chat, MG_USER, in->question, in->n_question, err);
     if (!st) {
         struct mg_run run = {.progress = &progress,

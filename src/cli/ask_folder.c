@@ -1,8 +1,10 @@
-/* cli/ask_folder.c - margay ask --folder: one question about every picture in a folder, a JSON line each.
+/* cli/ask_folder.c - margay ask --folder: one question about every picture in a folder, a JSON line
+ * each.
  *
- * The model is loaded once. A line is written whole, with one write, when its answer is there; so a run that was
- * killed leaves at most one torn line, which the next run with the same --output cuts off before it goes on with
- * the pictures that have no line. The output file is locked against a second run.
+ * The model is loaded once. A line is written whole, with one write, when its answer is there; so a
+ * run that was killed leaves at most one torn line, which the next run with the same --output cuts
+ * off before it goes on with the pictures that have no line. The output file is locked against a
+ * second run.
  */
 #include "cli/commands.h"
 
@@ -27,10 +29,10 @@ struct batch {
     struct mg_options *o;
     const char *folder, *question;
     size_t n_question;
-    char **name;        /* n_name file names, sorted, owned */
+    char **name; /* n_name file names, sorted, owned */
     size_t n_name;
-    json_t *done;       /* set of names that have a line already */
-    int fd;             /* where lines go */
+    json_t *done; /* set of names that have a line already */
+    int fd;       /* where lines go */
     bool owns_fd;
     size_t n_answered, n_failed, n_skipped;
     struct mg_progress progress;
@@ -67,10 +69,13 @@ static enum mg_status list_folder(struct batch *b, struct mg_err *err) {
         if (!is_picture(path, e->d_name)) continue;
         if (b->n_name == cap) {
             char **grown = mg_realloc(b->name, cap = cap ? cap * 2 : 64, sizeof *grown);
-            if (grown) b->name = grown;
-            else st = mg_fail_memory(err, "file names");
+            if (grown)
+                b->name = grown;
+            else
+                st = mg_fail_memory(err, "file names");
         }
-        if (!st && !(b->name[b->n_name] = strdup(e->d_name))) st = mg_fail_memory(err, "file names");
+        if (!st && !(b->name[b->n_name] = strdup(e->d_name)))
+            st = mg_fail_memory(err, "file names");
         if (!st) b->n_name++;
     }
     if (!st && errno) st = mg_fail_errno(err, "read the folder", b->folder, errno);
@@ -82,8 +87,8 @@ static enum mg_status list_folder(struct batch *b, struct mg_err *err) {
 }
 
 /* Fills `done` from the lines that are there; *whole: bytes up to the last line's end. */
-static enum mg_status read_done(struct batch *b, const char *path, const struct mg_buf *text, size_t *whole,
-                                struct mg_err *err) {
+static enum mg_status read_done(struct batch *b, const char *path, const struct mg_buf *text,
+                                size_t *whole, struct mg_err *err) {
     const char *at = (const char *)text->data;
     size_t left = text->n;
     for (size_t line = 1; left; line++) {
@@ -94,8 +99,10 @@ static enum mg_status read_done(struct batch *b, const char *path, const struct 
         json_t *name = json_object_get(object, "image");
         if (n && !json_is_string(name)) {
             json_decref(object);
-            return mg_fail(err, MG_ERR_FORMAT, "output", "%s line %zu is not one of margay's answers; not "
-                           "touching the file", path, line);
+            return mg_fail(err, MG_ERR_FORMAT, "output",
+                           "%s line %zu is not one of margay's answers; not "
+                           "touching the file",
+                           path, line);
         }
         if (n) json_object_set_new(b->done, json_string_value(name), json_true());
         json_decref(object);
@@ -118,7 +125,8 @@ static enum mg_status open_output(struct batch *b, struct mg_err *err) {
     if (flock(b->fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return mg_fail(err, MG_ERR_IO, "output", "%s is in use by another margay", path);
     struct stat st;
-    if (fstat(b->fd, &st) || !S_ISREG(st.st_mode)) return MG_OK; /* a device or pipe has no lines to skip */
+    if (fstat(b->fd, &st) || !S_ISREG(st.st_mode))
+        return MG_OK; /* a device or pipe has no lines to skip */
     struct mg_buf text = {.max = MAX_OUTPUT_BYTES};
     size_t whole = 0;
     enum mg_status status = mg_file_read(path, MAX_OUTPUT_BYTES, &text, err);
@@ -139,8 +147,8 @@ static enum mg_status write_line(struct batch *b, const char *name, const mg_cha
     mg_json_key(&j, "question"), mg_json_string(&j, b->question, b->n_question);
     if (failure) {
         mg_json_key(&j, "error"), mg_json_open(&j, '{');
-        mg_json_key(&j, "code"), mg_json_str(&j, *failure->code ? failure->code
-                                                                : mg_status_name(failure->status));
+        mg_json_key(&j, "code"),
+            mg_json_str(&j, *failure->code ? failure->code : mg_status_name(failure->status));
         mg_json_key(&j, "message"), mg_json_str(&j, failure->text);
         mg_json_close(&j, '}');
     } else {
@@ -154,8 +162,9 @@ static enum mg_status write_line(struct batch *b, const char *name, const mg_cha
 }
 
 /* One picture. Only what stops the whole run is returned: no output any more, or ctrl-C. */
-static enum mg_status ask_one(struct batch *b, mg_engine *engine, const struct mg_answer_options *options,
-                              const char *name, struct mg_err *err) {
+static enum mg_status ask_one(struct batch *b, mg_engine *engine,
+                              const struct mg_answer_options *options, const char *name,
+                              struct mg_err *err) {
     char path[4096];
     struct mg_err own = {0};
     struct mg_answer answer = {0};
@@ -207,8 +216,11 @@ static enum mg_status ask_all(struct batch *b, struct mg_err *err) {
 
 enum mg_exit mg_ask_folder(struct mg_options *o, const char *question, size_t n_question) {
     struct mg_err err = {0};
-    struct batch b = {.o = o, .folder = mg_opt_text(o, MG_OPT_FOLDER, "."), .question = question,
-                      .n_question = n_question, .fd = -1};
+    struct batch b = {.o = o,
+                      .folder = mg_opt_text(o, MG_OPT_FOLDER, "."),
+                      .question = question,
+                      .n_question = n_question,
+                      .fd = -1};
     mg_progress_init(&b.progress, o);
     b.progress.on = false;
     enum mg_status st = list_folder(&b, &err);
@@ -216,8 +228,8 @@ enum mg_exit mg_ask_folder(struct mg_options *o, const char *question, size_t n_
     if (!st) st = ask_all(&b, &err);
     enum mg_exit code = st ? mg_report(o, &err) : b.n_failed ? MG_EXIT_FAILED : MG_EXIT_OK;
     if (b.n_answered + b.n_failed + b.n_skipped)
-        fprintf(stderr, "margay: %zu answered, %zu failed, %zu skipped of %zu\n", b.n_answered, b.n_failed,
-                b.n_skipped, b.n_name);
+        fprintf(stderr, "margay: %zu answered, %zu failed, %zu skipped of %zu\n", b.n_answered,
+                b.n_failed, b.n_skipped, b.n_name);
     if (b.owns_fd && close(b.fd) && !code) {
         fprintf(stderr, "margay: can't write the output: %s\n", strerror(errno));
         code = MG_EXIT_FAILED;

@@ -1,8 +1,8 @@
 /* cli/chat.c - margay chat: a conversation in the terminal, or over pipes.
  *
- * A line is a turn; lines that begin with / are commands. Answers go to standard output, the prompt and all remarks
- * to standard error, so that a pipe gets the answers alone. Ctrl-C stops an answer, and at the prompt clears the
- * line; over a pipe it ends the program.
+ * A line is a turn; lines that begin with / are commands. Answers go to standard output, the prompt
+ * and all remarks to standard error, so that a pipe gets the answers alone. Ctrl-C stops an answer,
+ * and at the prompt clears the line; over a pipe it ends the program.
  */
 #include "cli/commands.h"
 
@@ -20,8 +20,8 @@ struct talk {
     mg_chat *chat;
     struct mg_answer_options options;
     struct mg_progress progress;
-    bool tty;        /* standard input is a terminal */
-    bool failed;     /* something went wrong on the way */
+    bool tty;    /* standard input is a terminal */
+    bool failed; /* something went wrong on the way */
     bool quit;
 };
 
@@ -42,13 +42,14 @@ static enum mg_status restart(struct talk *t, struct mg_err *err) {
 static enum mg_status add_image(void *user, const char *path, struct mg_err *err) {
     struct talk *t = user;
     if (!strcmp(path, "-"))
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "chat reads your lines from standard input, no picture");
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage",
+                       "chat reads your lines from standard input, no picture");
     enum mg_status st = mg_session_add_image(t->chat, path, err);
     struct mg_image_report r;
     if (!st && mg_chat_image(t->chat, mg_chat_image_count(t->chat) - 1, &r))
         fprintf(stderr, "margay: picture %zu: %s, %u x %u, seen as %u x %u, %zu tokens\n",
-                mg_chat_image_count(t->chat), r.format, r.width, r.height, r.resized_width, r.resized_height,
-                r.tokens);
+                mg_chat_image_count(t->chat), r.format, r.width, r.height, r.resized_width,
+                r.resized_height, r.tokens);
     return st;
 }
 
@@ -64,8 +65,10 @@ static enum mg_status command(struct talk *t, char *line, struct mg_err *err) {
         fputs("margay: forgotten; the pictures too\n", stderr);
         return restart(t, err);
     } else if (!strcmp(line, "/image")) {
-        if (!*argument) fputs("margay: /image needs a path\n", stderr);
-        else if (add_image(t, argument, &own)) complain(t, &own);
+        if (!*argument)
+            fputs("margay: /image needs a path\n", stderr);
+        else if (add_image(t, argument, &own))
+            complain(t, &own);
     } else {
         bool known = !strcmp(line, "/help");
         if (!known) fprintf(stderr, "margay: no command %.40s\n", line);
@@ -90,7 +93,8 @@ static enum mg_status turn(struct talk *t, const char *text, size_t n, struct mg
         enum mg_status wrote = mg_write(STDOUT_FILENO, "\n", 1, err);
         if (wrote) return wrote;
     }
-    if (st == MG_ERR_CANCELLED) fputs("margay: stopped\n", stderr);
+    if (st == MG_ERR_CANCELLED)
+        fputs("margay: stopped\n", stderr);
     else if (st) {
         complain(t, &own);
         if (st == MG_ERR_CONTEXT) fputs("margay: /clear begins anew\n", stderr);
@@ -99,8 +103,10 @@ static enum mg_status turn(struct talk *t, const char *text, size_t n, struct mg
     return MG_OK;
 }
 
-/* The next line into `out`, continued lines joined. false at the end of input; *interrupted: by ctrl-C. */
-static bool read_line(struct talk *t, char **line, size_t *cap, struct mg_buf *out, bool *interrupted) {
+/* The next line into `out`, continued lines joined. false at the end of input; *interrupted: by
+ * ctrl-C. */
+static bool read_line(struct talk *t, char **line, size_t *cap, struct mg_buf *out,
+                      bool *interrupted) {
     mg_buf_free(out);
     *interrupted = false;
     for (;;) {
@@ -137,10 +143,14 @@ static enum mg_status talk(struct talk *t, struct mg_err *err) {
     size_t cap = 0;
     bool interrupted;
     while (!st && !t->quit && read_line(t, &line, &cap, &text, &interrupted)) {
-        if (text.failed) st = mg_fail(err, MG_ERR_LIMIT, "line", "a line of more than 16 MiB");
-        else if (interrupted || !text.n) continue;
-        else if (text.data[0] == '/') st = command(t, (char *)text.data, err);
-        else st = turn(t, (const char *)text.data, text.n, err);
+        if (text.failed)
+            st = mg_fail(err, MG_ERR_LIMIT, "line", "a line of more than 16 MiB");
+        else if (interrupted || !text.n)
+            continue;
+        else if (text.data[0] == '/')
+            st = command(t, (char *)text.data, err);
+        else
+            st = turn(t, (const char *)text.data, text.n, err);
     }
     if (!t->quit && t->tty) fputc('\n', stderr);
     free(line);

@@ -1,4 +1,5 @@
-/* cli/commands.h - one function per command; each returns the process' exit code and never exits itself. */
+/* cli/commands.h - one function per command; each returns the process' exit code and never exits
+ * itself. */
 #ifndef MG_CLI_COMMANDS_H
 #define MG_CLI_COMMANDS_H
 
@@ -13,7 +14,8 @@ enum mg_exit mg_cmd_help(struct mg_options *o);
 enum mg_exit mg_cmd_version(struct mg_options *o);
 enum mg_exit mg_cmd_completion(struct mg_options *o);
 
-/* Text for people, made from the option table; false when memory is short. command -1: the overview. */
+/* Text for people, made from the option table; false when memory is short. command -1: the
+ * overview. */
 bool mg_help_text(int command, struct mg_buf *out);
 bool mg_help_man(struct mg_buf *out);
 bool mg_help_completion(const char *shell, struct mg_buf *out);
@@ -23,7 +25,8 @@ enum mg_exit mg_print(struct mg_options *o, struct mg_buf *text);
 /* The folder mode of ask: the same question about every picture in --folder. */
 enum mg_exit mg_ask_folder(struct mg_options *o, const char *question, size_t n_question);
 
-/* Members of ask --json: text, token_ids, finish_reason, usage, timings, images; the object is the caller's. */
+/* Members of ask --json: text, token_ids, finish_reason, usage, timings, images; the object is the
+ * caller's. */
 void mg_json_answer(struct mg_json *j, const mg_chat *chat, const struct mg_answer *answer);
 
 #endif

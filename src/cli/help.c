@@ -50,8 +50,8 @@ static void spellings(struct mg_buf *out, const struct mg_opt_info *info) {
                 mg_buf_printf(out, "%s%s", out->n > start ? ", " : "", info->alias[i]);
         }
         if (dashes == 1)
-            mg_buf_printf(out, "%s--%s%s", out->n > start ? ", " : "", info->negatable ? "[no-]" : "",
-                          info->name);
+            mg_buf_printf(out, "%s--%s%s", out->n > start ? ", " : "",
+                          info->negatable ? "[no-]" : "", info->name);
     }
     if (info->value) mg_buf_printf(out, " %s", info->value);
 }
@@ -94,22 +94,26 @@ static void command_help(struct mg_buf *out, enum mg_command command) {
         if (!(mg_opts[pass].commands >> command & 1)) continue;
         bool seen = false;
         for (int i = 0; i < pass; i++)
-            seen |= (mg_opts[i].commands >> command & 1) && !strcmp(mg_opts[i].group, mg_opts[pass].group);
+            seen |= (mg_opts[i].commands >> command & 1) &&
+                    !strcmp(mg_opts[i].group, mg_opts[pass].group);
         if (seen) continue;
         group = mg_opts[pass].group;
         mg_buf_printf(out, "\n%s:\n", group);
         for (int i = pass; i < MG_N_OPT; i++)
-            if ((mg_opts[i].commands >> command & 1) && !strcmp(mg_opts[i].group, group)) option_help(out, i);
+            if ((mg_opts[i].commands >> command & 1) && !strcmp(mg_opts[i].group, group))
+                option_help(out, i);
     }
     if (info->example[0]) mg_buf_add_str(out, "\nExamples:\n");
-    for (size_t i = 0; i < 4 && info->example[i]; i++) mg_buf_printf(out, "  %s\n", info->example[i]);
+    for (size_t i = 0; i < 4 && info->example[i]; i++)
+        mg_buf_printf(out, "  %s\n", info->example[i]);
 }
 
-static const char about[] =
-    "Answers questions about pictures with Qwen3-VL on an ordinary CPU.";
+static const char about[] = "Answers questions about pictures with Qwen3-VL on an ordinary CPU.";
 static const char precedence[] =
-    "An option given on the command line wins over its MARGAY_ variable, that over llama-server's LLAMA_ARG_ "
-    "variable, that over the INI file, that over the default. Switches take 1, on, true, enabled, yes or 0, off, "
+    "An option given on the command line wins over its MARGAY_ variable, that over llama-server's "
+    "LLAMA_ARG_ "
+    "variable, that over the INI file, that over the default. Switches take 1, on, true, enabled, "
+    "yes or 0, off, "
     "false, disabled, no. llama-server's options for graphics cards are accepted and ignored.";
 static const char exits[] =
     "0: done. 1: failed, with the reason on standard error. 2: wrong usage. 130: interrupted.";
@@ -122,8 +126,9 @@ bool mg_help_text(int command, struct mg_buf *out) {
     mg_buf_printf(out, "usage: margay COMMAND [options]\n\n%s\n\nCommands:\n", about);
     for (int i = 0; i < MG_N_CMD; i++)
         mg_buf_printf(out, "  %-12s%s\n", mg_commands[i].name, mg_commands[i].summary);
-    mg_buf_add_str(out, "\n'margay COMMAND --help' lists a command's options, 'margay help --man' is the "
-                        "manual.\n\n");
+    mg_buf_add_str(
+        out, "\n'margay COMMAND --help' lists a command's options, 'margay help --man' is the "
+             "manual.\n\n");
     wrap(out, precedence, 0, 0);
     mg_buf_add_byte(out, '\n');
     mg_buf_add_str(out, "Exit status: ");
@@ -140,11 +145,16 @@ static void roff(struct mg_buf *out, const char *text) {
     bool start = true;
     for (const char *s = text; *s; s++) {
         if (start && (*s == '.' || *s == '\'')) mg_buf_add_str(out, "\\&");
-        if (*s == '\\') mg_buf_add_str(out, "\\e");
-        else if (*s == '-') mg_buf_add_str(out, "\\-");
-        else if (*s == '\n') mg_buf_add_str(out, "\n.PP");
-        if (*s == '\n') mg_buf_add_byte(out, '\n');
-        else if (*s != '\\' && *s != '-') mg_buf_add_byte(out, (uint8_t)*s);
+        if (*s == '\\')
+            mg_buf_add_str(out, "\\e");
+        else if (*s == '-')
+            mg_buf_add_str(out, "\\-");
+        else if (*s == '\n')
+            mg_buf_add_str(out, "\n.PP");
+        if (*s == '\n')
+            mg_buf_add_byte(out, '\n');
+        else if (*s != '\\' && *s != '-')
+            mg_buf_add_byte(out, (uint8_t)*s);
         start = *s == '\n';
     }
     mg_buf_add_byte(out, '\n');
@@ -171,8 +181,11 @@ static void roff_option(struct mg_buf *out, enum mg_opt id) {
 }
 
 bool mg_help_man(struct mg_buf *out) {
-    mg_buf_printf(out, ".TH MARGAY 1 \"\" \"margay %s\" \"User Commands\"\n.SH NAME\nmargay \\- ask questions "
-                       "about pictures, on a CPU\n.SH SYNOPSIS\n", mg_version());
+    mg_buf_printf(
+        out,
+        ".TH MARGAY 1 \"\" \"margay %s\" \"User Commands\"\n.SH NAME\nmargay \\- ask questions "
+        "about pictures, on a CPU\n.SH SYNOPSIS\n",
+        mg_version());
     for (int i = 0; i < MG_N_CMD; i++) {
         mg_buf_printf(out, ".B margay %s\n", mg_commands[i].name);
         if (*mg_commands[i].arguments) roff(out, mg_commands[i].arguments);
@@ -180,7 +193,9 @@ bool mg_help_man(struct mg_buf *out) {
     }
     mg_buf_add_str(out, ".SH DESCRIPTION\n");
     roff(out, about);
-    mg_buf_add_str(out, "Results go to standard output, progress and remarks to standard error.\n.SH COMMANDS\n");
+    mg_buf_add_str(
+        out,
+        "Results go to standard output, progress and remarks to standard error.\n.SH COMMANDS\n");
     for (int i = 0; i < MG_N_CMD; i++) {
         mg_buf_printf(out, ".SS %s\n", mg_commands[i].name);
         roff(out, mg_commands[i].detail);
@@ -189,14 +204,17 @@ bool mg_help_man(struct mg_buf *out) {
     for (int i = 0; i < MG_N_OPT; i++) roff_option(out, i);
     mg_buf_add_str(out, ".SH ENVIRONMENT\n");
     roff(out, precedence);
-    mg_buf_add_str(out, ".TP\n.B MARGAY_CPU\nref, avx2, avx512, vnni, bf16 or amx: the most that the kernels may "
-                        "use.\n.SH FILES\n.TP\n.I ~/.config/margay/config.ini\n");
+    mg_buf_add_str(
+        out,
+        ".TP\n.B MARGAY_CPU\nref, avx2, avx512, vnni, bf16 or amx: the most that the kernels may "
+        "use.\n.SH FILES\n.TP\n.I ~/.config/margay/config.ini\n");
     roff(out, mg_opts[MG_OPT_CONFIG].help);
     mg_buf_add_str(out, ".SH EXIT STATUS\n");
     roff(out, exits);
     mg_buf_add_str(out, ".SH EXAMPLES\n.nf\n");
     for (int i = 0; i < MG_N_CMD; i++)
-        for (size_t j = 0; j < 4 && mg_commands[i].example[j]; j++) roff(out, mg_commands[i].example[j]);
+        for (size_t j = 0; j < 4 && mg_commands[i].example[j]; j++)
+            roff(out, mg_commands[i].example[j]);
     mg_buf_add_str(out, ".fi\n");
     return !out->failed;
 }
@@ -219,17 +237,20 @@ static void case_pattern(struct mg_buf *out, const struct mg_opt_info *info) {
 }
 
 static void bash(struct mg_buf *out) {
-    mg_buf_add_str(out, "# bash completion for margay; made by: margay completion bash\n_margay() {\n"
-                        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-                        "    if [ \"$COMP_CWORD\" = 1 ]; then\n        COMPREPLY=($(compgen -W \"");
+    mg_buf_add_str(out,
+                   "# bash completion for margay; made by: margay completion bash\n_margay() {\n"
+                   "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+                   "    if [ \"$COMP_CWORD\" = 1 ]; then\n        COMPREPLY=($(compgen -W \"");
     for (int i = 0; i < MG_N_CMD; i++) mg_buf_printf(out, "%s ", mg_commands[i].name);
-    mg_buf_add_str(out, "--help --version\" -- \"$cur\"))\n        return\n    fi\n    case $prev in\n");
+    mg_buf_add_str(out,
+                   "--help --version\" -- \"$cur\"))\n        return\n    fi\n    case $prev in\n");
     for (int i = 0; i < MG_N_OPT; i++) {
         if (mg_opts[i].type != MG_TYPE_CHOICE) continue;
         mg_buf_add_str(out, "    ");
         case_pattern(out, &mg_opts[i]);
         mg_buf_add_str(out, ") COMPREPLY=($(compgen -W \"");
-        for (const char *c = mg_opts[i].choice; *c; c++) mg_buf_add_byte(out, *c == '|' ? ' ' : (uint8_t)*c);
+        for (const char *c = mg_opts[i].choice; *c; c++)
+            mg_buf_add_byte(out, *c == '|' ? ' ' : (uint8_t)*c);
         mg_buf_add_str(out, "\" -- \"$cur\")); return ;;\n");
     }
     mg_buf_add_str(out, "    esac\n    case ${COMP_WORDS[1]} in\n");
@@ -250,9 +271,12 @@ static void bash(struct mg_buf *out) {
 /* Help inside zsh's '...[help]': quotes, brackets and colons would end it. */
 static void zsh_text(struct mg_buf *out, const char *text) {
     for (const char *s = text; *s; s++) {
-        if (*s == '\'') mg_buf_add_str(out, "'\\''");
-        else if (strchr("[]:\\", *s)) mg_buf_printf(out, "\\%c", *s);
-        else mg_buf_add_byte(out, (uint8_t)*s);
+        if (*s == '\'')
+            mg_buf_add_str(out, "'\\''");
+        else if (strchr("[]:\\", *s))
+            mg_buf_printf(out, "\\%c", *s);
+        else
+            mg_buf_add_byte(out, (uint8_t)*s);
     }
 }
 
@@ -277,7 +301,8 @@ static void zsh_option(struct mg_buf *out, const char *dashes, const struct mg_o
 }
 
 static void zsh(struct mg_buf *out) {
-    mg_buf_add_str(out, "#compdef margay\n# zsh completion for margay; made by: margay completion zsh\n_margay() {\n"
+    mg_buf_add_str(out, "#compdef margay\n# zsh completion for margay; made by: margay completion "
+                        "zsh\n_margay() {\n"
                         "    if (( CURRENT == 2 )); then\n        local -a commands=(\n");
     for (int i = 0; i < MG_N_CMD; i++) {
         mg_buf_printf(out, "            '%s:", mg_commands[i].name);
@@ -304,15 +329,19 @@ static void zsh(struct mg_buf *out) {
 }
 
 bool mg_help_completion(const char *shell, struct mg_buf *out) {
-    if (!strcmp(shell, "bash")) bash(out);
-    else zsh(out);
+    if (!strcmp(shell, "bash"))
+        bash(out);
+    else
+        zsh(out);
     return !out->failed;
 }
 
 enum mg_exit mg_print(struct mg_options *o, struct mg_buf *text) {
     struct mg_err err = {0};
-    if (text->failed) mg_fail_memory(&err, "text");
-    else mg_write(STDOUT_FILENO, text->data, text->n, &err);
+    if (text->failed)
+        mg_fail_memory(&err, "text");
+    else
+        mg_write(STDOUT_FILENO, text->data, text->n, &err);
     mg_buf_free(text);
     return err.status ? mg_report(o, &err) : MG_EXIT_OK;
 }
@@ -327,8 +356,10 @@ enum mg_exit mg_cmd_help(struct mg_options *o) {
     struct mg_buf text = {0};
     int command = o->n_arg ? mg_command_find(o->arg[0]) : -1;
     if (o->n_arg && command < 0) return usage(o, "no command ", o->arg[0]);
-    if (mg_opt_flag(o, MG_OPT_MAN, false)) mg_help_man(&text);
-    else mg_help_text(command, &text);
+    if (mg_opt_flag(o, MG_OPT_MAN, false))
+        mg_help_man(&text);
+    else
+        mg_help_text(command, &text);
     return mg_print(o, &text);
 }
 

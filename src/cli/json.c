@@ -1,4 +1,5 @@
-/* cli/json.c - see json.h. Escapes are the six short ones and \u00XX; everything else is UTF-8 as it stands. */
+/* cli/json.c - see json.h. Escapes are the six short ones and \u00XX; everything else is UTF-8 as
+ * it stands. */
 #include "cli/json.h"
 
 #include <inttypes.h>
@@ -28,8 +29,8 @@ static size_t utf8_length(const uint8_t *s, size_t n) {
     if (s[0] < 0xC2 || s[0] > 0xF4 || len > n) return 0;
     for (size_t i = 1; i < len; i++)
         if ((s[i] & 0xC0) != 0x80) return 0;
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
-        (s[0] == 0xF4 && s[1] > 0x8F))
+    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) ||
+        (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F))
         return 0;
     return len;
 }
@@ -37,8 +38,10 @@ static size_t utf8_length(const uint8_t *s, size_t n) {
 static void add_escaped(struct mg_buf *out, uint8_t c) {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const char *at = c ? strchr(from, c) : NULL;
-    if (at) mg_buf_printf(out, "\\%c", to[at - from]);
-    else mg_buf_printf(out, "\\u%04x", c);
+    if (at)
+        mg_buf_printf(out, "\\%c", to[at - from]);
+    else
+        mg_buf_printf(out, "\\u%04x", c);
 }
 
 static void add_quoted(struct mg_buf *out, const char *text, size_t n) {
@@ -53,8 +56,10 @@ static void add_quoted(struct mg_buf *out, const char *text, size_t n) {
             continue;
         }
         mg_buf_add(out, s + plain, i - plain);
-        if (escape) add_escaped(out, s[i]);
-        else mg_buf_add_str(out, "\xEF\xBF\xBD");
+        if (escape)
+            add_escaped(out, s[i]);
+        else
+            mg_buf_add_str(out, "\xEF\xBF\xBD");
         plain = ++i;
     }
     mg_buf_add(out, s + plain, n - plain);
@@ -74,8 +79,10 @@ void mg_json_string(struct mg_json *j, const char *text, size_t n) {
 }
 
 void mg_json_str(struct mg_json *j, const char *text) {
-    if (text) mg_json_string(j, text, strlen(text));
-    else mg_json_null(j);
+    if (text)
+        mg_json_string(j, text, strlen(text));
+    else
+        mg_json_null(j);
 }
 
 void mg_json_int(struct mg_json *j, int64_t x) {
@@ -85,8 +92,10 @@ void mg_json_int(struct mg_json *j, int64_t x) {
 
 void mg_json_number(struct mg_json *j, double x, int decimals) {
     begin_value(j);
-    if (isfinite(x)) mg_buf_printf(j->out, "%.*f", decimals, x);
-    else mg_buf_add_str(j->out, "null");
+    if (isfinite(x))
+        mg_buf_printf(j->out, "%.*f", decimals, x);
+    else
+        mg_buf_add_str(j->out, "null");
 }
 
 void mg_json_bool(struct mg_json *j, bool on) {

@@ -1,8 +1,9 @@
 /* cli/json.h - writes JSON text into a buffer, piece by piece, always well-formed.
  *
- * The writer puts commas and colons itself; the caller opens and closes. Strings become valid UTF-8: what isn't is
- * written as U+FFFD. A number that isn't finite is written as null. Nothing is allocated but the buffer's growth;
- * a buffer that may not grow is remembered in it (mg_buf.failed).
+ * The writer puts commas and colons itself; the caller opens and closes. Strings become valid
+ * UTF-8: what isn't is written as U+FFFD. A number that isn't finite is written as null. Nothing is
+ * allocated but the buffer's growth; a buffer that may not grow is remembered in it
+ * (mg_buf.failed).
  *
  *     struct mg_json j = {.out = &buf};
  *     mg_json_open(&j, '{');

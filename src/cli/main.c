@@ -8,20 +8,27 @@
 
 typedef enum mg_exit command_fn(struct mg_options *o);
 static command_fn *const run[MG_N_CMD] = {
-    [MG_CMD_ASK] = mg_cmd_ask,           [MG_CMD_CHAT] = mg_cmd_chat,
-    [MG_CMD_TRACE] = mg_cmd_trace,       [MG_CMD_TOKENIZE] = mg_cmd_tokenize,
-    [MG_CMD_HELP] = mg_cmd_help,         [MG_CMD_VERSION] = mg_cmd_version,
+    [MG_CMD_ASK] = mg_cmd_ask,
+    [MG_CMD_CHAT] = mg_cmd_chat,
+    [MG_CMD_TRACE] = mg_cmd_trace,
+    [MG_CMD_TOKENIZE] = mg_cmd_tokenize,
+    [MG_CMD_HELP] = mg_cmd_help,
+    [MG_CMD_VERSION] = mg_cmd_version,
     [MG_CMD_COMPLETION] = mg_cmd_completion,
 };
 
 /* `margay` alone, a wrong command, or an option where the command belongs. */
 static int no_command(const char *word) {
     struct mg_buf list = {0};
-    for (int i = 0; i < MG_N_CMD; i++) mg_buf_printf(&list, "%s%s", i ? ", " : "", mg_commands[i].name);
+    for (int i = 0; i < MG_N_CMD; i++)
+        mg_buf_printf(&list, "%s%s", i ? ", " : "", mg_commands[i].name);
     const char *near = word ? mg_command_suggest(word) : NULL;
-    if (!word) fputs("margay: no command", stderr);
-    else if (*word == '-') fprintf(stderr, "margay: the command comes first, not %.60s", word);
-    else fprintf(stderr, "margay: no command %.60s", word);
+    if (!word)
+        fputs("margay: no command", stderr);
+    else if (*word == '-')
+        fprintf(stderr, "margay: the command comes first, not %.60s", word);
+    else
+        fprintf(stderr, "margay: no command %.60s", word);
     if (near) fprintf(stderr, "; did you mean %s?", near);
     fprintf(stderr, "\nmargay: there are %s ('margay --help' explains)\n",
             list.data ? (const char *)list.data : "");

@@ -1,8 +1,8 @@
 /* cli/options.c - reads a command line by the table, checks values, and suggests what was meant.
  *
- * Order of work: argv, then the environment, then the INI file; a value is stored only over a weaker source, so
- * the order decides nothing but which error is met first. A list (`--stop`, `--image`) grows within one source and
- * is replaced by a stronger one.
+ * Order of work: argv, then the environment, then the INI file; a value is stored only over a
+ * weaker source, so the order decides nothing but which error is met first. A list (`--stop`,
+ * `--image`) grows within one source and is replaced by a stronger one.
  */
 #include "cli/options.h"
 
@@ -57,29 +57,30 @@ static enum mg_status store_int(const struct mg_opt_info *info, const char *what
     errno = 0;
     long long x = strtoll(text, &end, 10);
     if (end == text || *end)
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s takes a whole number, not '%.40s'", what, text);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s takes a whole number, not '%.40s'", what,
+                       text);
     if (errno == ERANGE || (double)x < info->min || (double)x > info->max)
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s must be from %.0f to %.0f, not %.40s", what,
-                       info->min, info->max, text);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s must be from %.0f to %.0f, not %.40s",
+                       what, info->min, info->max, text);
     v->integer = x;
     return MG_OK;
 }
 
-static enum mg_status store_float(const struct mg_opt_info *info, const char *what, const char *text,
-                                  struct mg_opt_value *v, struct mg_err *err) {
+static enum mg_status store_float(const struct mg_opt_info *info, const char *what,
+                                  const char *text, struct mg_opt_value *v, struct mg_err *err) {
     char *end;
     double x = strtod(text, &end);
     if (end == text || *end || !isfinite(x))
         return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s takes a number, not '%.40s'", what, text);
     if (x < info->min || x > info->max)
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s must be from %g to %g, not %.40s", what, info->min,
-                       info->max, text);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s must be from %g to %g, not %.40s", what,
+                       info->min, info->max, text);
     v->number = x;
     return MG_OK;
 }
 
-enum mg_status mg_option_store(struct mg_options *o, enum mg_opt id, const char *what, const char *text,
-                               enum mg_opt_source source, struct mg_err *err) {
+enum mg_status mg_option_store(struct mg_options *o, enum mg_opt id, const char *what,
+                               const char *text, enum mg_opt_source source, struct mg_err *err) {
     const struct mg_opt_info *info = &mg_opts[id];
     struct mg_opt_value *v = &o->value[id];
     if (v->source > source) return MG_OK;
@@ -87,7 +88,8 @@ enum mg_status mg_option_store(struct mg_options *o, enum mg_opt id, const char 
     switch (info->type) {
     case MG_TYPE_FLAG:
         if (!parse_bool(text, &next.on))
-            return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s takes on or off, not '%.40s'", what, text);
+            return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s takes on or off, not '%.40s'", what,
+                           text);
         break;
     case MG_TYPE_INT:
         if (store_int(info, what, text, &next, err)) return MG_ERR_ARGUMENT;
@@ -102,8 +104,8 @@ enum mg_status mg_option_store(struct mg_options *o, enum mg_opt id, const char 
         break;
     case MG_TYPE_CHOICE:
         if (!is_choice(info->choice, text))
-            return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s is one of %s, not '%.40s'", what, info->choice,
-                           text);
+            return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s is one of %s, not '%.40s'", what,
+                           info->choice, text);
         next.text = text;
         break;
     }
@@ -131,8 +133,10 @@ static bool spelled(const struct mg_opt_info *info, const char *word, size_t n, 
     return *negated;
 }
 
-/* The option of this command with that spelling, or -1; *elsewhere: one of another command, or -1. */
-static int find_option(enum mg_command command, const char *word, size_t n, bool *negated, int *elsewhere) {
+/* The option of this command with that spelling, or -1; *elsewhere: one of another command, or -1.
+ */
+static int find_option(enum mg_command command, const char *word, size_t n, bool *negated,
+                       int *elsewhere) {
     *elsewhere = -1;
     for (int i = 0; i < MG_N_OPT; i++) {
         bool no;
@@ -149,7 +153,8 @@ static int find_option(enum mg_command command, const char *word, size_t n, bool
 static const struct mg_ignored_option *find_ignored(const char *word, size_t n) {
     for (size_t i = 0; i < mg_n_ignored_option; i++)
         for (size_t j = 0; j < 4 && mg_ignored_options[i].name[j]; j++)
-            if (strlen(mg_ignored_options[i].name[j]) == n && !memcmp(mg_ignored_options[i].name[j], word, n))
+            if (strlen(mg_ignored_options[i].name[j]) == n &&
+                !memcmp(mg_ignored_options[i].name[j], word, n))
                 return &mg_ignored_options[i];
     return NULL;
 }
@@ -160,16 +165,17 @@ static enum mg_status unknown(enum mg_command command, const char *word, size_t 
     if (elsewhere >= 0) {
         int other = 0;
         while (!(mg_opts[elsewhere].commands >> other & 1)) other++;
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s has no option %.*s; %s has", name, (int)n, word,
-                       mg_commands[other].name);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s has no option %.*s; %s has", name, (int)n,
+                       word, mg_commands[other].name);
     }
     char typed[64], near[64];
     snprintf(typed, sizeof typed, "%.*s", (int)mg_min_size(n, 60), word);
     if (mg_option_suggest(command, typed, near, sizeof near))
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s has no option %s; did you mean %s?", name, typed,
-                       near);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s has no option %s; did you mean %s?", name,
+                       typed, near);
     return mg_fail(err, MG_ERR_ARGUMENT, "usage",
-                   "%s has no option %s (put -- before an argument that begins with a dash)", name, typed);
+                   "%s has no option %s (put -- before an argument that begins with a dash)", name,
+                   typed);
 }
 
 /* One option at argv[*at]; moves *at past a value that it took. */
@@ -200,12 +206,13 @@ static enum mg_status take_option(struct mg_options *o, int argc, char **argv, i
     }
     const char *text = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
     if (!text)
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s needs a value (%s)", what, mg_opts[id].value);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s needs a value (%s)", what,
+                       mg_opts[id].value);
     return mg_option_store(o, id, what, text, MG_FROM_ARGV, err);
 }
 
-enum mg_status mg_options_parse(struct mg_options *o, enum mg_command command, int argc, char **argv,
-                                struct mg_err *err) {
+enum mg_status mg_options_parse(struct mg_options *o, enum mg_command command, int argc,
+                                char **argv, struct mg_err *err) {
     *o = (struct mg_options){.command = command};
     struct mg_buf ignored = {.max = 4096};
     enum mg_status st = MG_OK;
@@ -213,14 +220,19 @@ enum mg_status mg_options_parse(struct mg_options *o, enum mg_command command, i
     if (!o->arg) return mg_fail_memory(err, "options");
     bool options = true;
     for (int i = 0; i < argc; i++)
-        if (!strcmp(argv[i], "--")) break;
-        else if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) o->help = true;
+        if (!strcmp(argv[i], "--"))
+            break;
+        else if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))
+            o->help = true;
     if (o->help) return MG_OK;
     for (int i = 0; i < argc && !st; i++) {
         const char *word = argv[i];
-        if (options && !strcmp(word, "--")) options = false;
-        else if (options && word[0] == '-' && word[1]) st = take_option(o, argc, argv, &i, &ignored, err);
-        else if (o->n_arg < mg_commands[command].max_arg) o->arg[o->n_arg++] = word;
+        if (options && !strcmp(word, "--"))
+            options = false;
+        else if (options && word[0] == '-' && word[1])
+            st = take_option(o, argc, argv, &i, &ignored, err);
+        else if (o->n_arg < mg_commands[command].max_arg)
+            o->arg[o->n_arg++] = word;
         else
             st = mg_fail(err, MG_ERR_ARGUMENT, "usage", "%s takes %s, not '%.60s'",
                          mg_commands[command].name,
@@ -266,7 +278,8 @@ int mg_command_find(const char *name) {
     return -1;
 }
 
-/* Edits (insert, delete, change, swap of neighbours) from a to b; words over 47 bytes are never near. */
+/* Edits (insert, delete, change, swap of neighbours) from a to b; words over 47 bytes are never
+ * near. */
 static size_t distance(const char *a, const char *b) {
     enum { MAX = 48 };
     size_t na = strlen(a), nb = strlen(b), row[3][MAX];
@@ -316,7 +329,8 @@ const char *mg_option_suggest(enum mg_command command, const char *typed, char *
     for (int i = 0; i < MG_N_OPT; i++) {
         if (!(mg_opts[i].commands >> command & 1)) continue;
         consider(no && mg_opts[i].negatable ? bare + 3 : bare, mg_opts[i].name, &d, &best);
-        if (best == mg_opts[i].name) snprintf(buf, cap, "--%s%s", no && mg_opts[i].negatable ? "no-" : "", best);
+        if (best == mg_opts[i].name)
+            snprintf(buf, cap, "--%s%s", no && mg_opts[i].negatable ? "no-" : "", best);
         for (size_t j = 0; j < 6 && mg_opts[i].alias[j]; j++) {
             const char *alias = mg_opts[i].alias[j];
             if (!strncmp(alias, "--", 2) != long_form) continue;

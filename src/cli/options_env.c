@@ -4,9 +4,10 @@
  *     [ask]
  *     max-tokens = 200         # only for ask, and stronger than the same key above
  *
- * Keys are options' names, or their other spellings without the dashes. An unknown key is an error with its line,
- * since a setting that is silently ignored is worse. Values may stand in double quotes. The environment's
- * booleans are 1/on/true/enabled/yes and 0/off/false/disabled/no. An empty variable counts as unset.
+ * Keys are options' names, or their other spellings without the dashes. An unknown key is an error
+ * with its line, since a setting that is silently ignored is worse. Values may stand in double
+ * quotes. The environment's booleans are 1/on/true/enabled/yes and 0/off/false/disabled/no. An
+ * empty variable counts as unset.
  */
 #include "cli/options.h"
 
@@ -34,7 +35,8 @@ enum mg_status mg_options_read_env(struct mg_options *o, struct mg_err *err) {
         mg_option_env_name(id, name, sizeof name);
         const char *ours = getenv(name), *theirs = info->llama ? getenv(info->llama) : NULL;
         enum mg_status st = MG_OK;
-        if (ours && *ours) st = mg_option_store(o, id, name, ours, MG_FROM_ENV, err);
+        if (ours && *ours)
+            st = mg_option_store(o, id, name, ours, MG_FROM_ENV, err);
         else if (theirs && *theirs)
             st = mg_option_store(o, id, info->llama, theirs, MG_FROM_LLAMA_ENV, err);
         if (st) return st;
@@ -76,8 +78,8 @@ static char *unquote(char *s) {
 }
 
 /* One `key = value`. section: a command, -1 for all, -2 for one that isn't ours to read. */
-static enum mg_status take_key(struct mg_options *o, char *line, int section, const char *file, int number,
-                               struct mg_err *err) {
+static enum mg_status take_key(struct mg_options *o, char *line, int section, const char *file,
+                               int number, struct mg_err *err) {
     char *equals = strchr(line, '=');
     if (!equals)
         return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: not key = value", file, number);
@@ -90,12 +92,13 @@ static enum mg_status take_key(struct mg_options *o, char *line, int section, co
         char near[64], typed[72];
         snprintf(typed, sizeof typed, "--%.60s", key);
         const char *hint = mg_option_suggest(o->command, typed, near, sizeof near);
-        return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: no option '%.60s'%s%s%s", file, number,
-                       key, hint ? "; did you mean " : "", hint ? hint + 2 : "", hint ? "?" : "");
+        return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: no option '%.60s'%s%s%s", file,
+                       number, key, hint ? "; did you mean " : "", hint ? hint + 2 : "",
+                       hint ? "?" : "");
     }
     if (section >= 0 && !(mg_opts[id].commands >> section & 1))
-        return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: %s has no option %s", file, number,
-                       mg_commands[section].name, mg_opts[id].name);
+        return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: %s has no option %s", file,
+                       number, mg_commands[section].name, mg_opts[id].name);
     if (!(mg_opts[id].commands >> o->command & 1) || (section >= 0 && section != (int)o->command))
         return MG_OK;
     char what[160];
@@ -105,7 +108,8 @@ static enum mg_status take_key(struct mg_options *o, char *line, int section, co
     return mg_option_store(o, id, what, kept, section < 0 ? MG_FROM_INI : MG_FROM_INI_COMMAND, err);
 }
 
-static enum mg_status read_lines(struct mg_options *o, char *text, const char *file, struct mg_err *err) {
+static enum mg_status read_lines(struct mg_options *o, char *text, const char *file,
+                                 struct mg_err *err) {
     int section = -1, number = 0;
     for (char *next; text; text = next) {
         next = strchr(text, '\n');
@@ -116,13 +120,14 @@ static enum mg_status read_lines(struct mg_options *o, char *text, const char *f
         if (*line == '[') {
             size_t n = strlen(line);
             if (line[n - 1] != ']')
-                return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: no ] after [", file, number);
+                return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: no ] after [", file,
+                               number);
             line[n - 1] = 0;
             char *name = trim(line + 1);
             section = !strcmp(name, "*") ? -1 : mg_command_find(name);
             if (section < 0 && strcmp(name, "*"))
-                return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: no command '%.40s'", file, number,
-                               name);
+                return mg_fail(err, MG_ERR_ARGUMENT, "config", "%s line %d: no command '%.40s'",
+                               file, number, name);
             continue;
         }
         enum mg_status st = take_key(o, line, section, file, number, err);
@@ -135,8 +140,10 @@ static enum mg_status read_lines(struct mg_options *o, char *text, const char *f
 static bool default_path(char *path, size_t cap) {
     const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     int n = -1;
-    if (xdg && xdg[0] == '/') n = snprintf(path, cap, "%s/margay/config.ini", xdg);
-    else if (home && home[0] == '/') n = snprintf(path, cap, "%s/.config/margay/config.ini", home);
+    if (xdg && xdg[0] == '/')
+        n = snprintf(path, cap, "%s/margay/config.ini", xdg);
+    else if (home && home[0] == '/')
+        n = snprintf(path, cap, "%s/.config/margay/config.ini", home);
     return n > 0 && (size_t)n < cap && !access(path, F_OK);
 }
 

@@ -1,4 +1,5 @@
-/* cli/session.c - see session.h: the model, its options, one answer. Signals, progress and writing: terminal.c. */
+/* cli/session.c - see session.h: the model, its options, one answer. Signals, progress and writing:
+ * terminal.c. */
 #include "cli/session.h"
 
 #include "base/io.h"
@@ -17,7 +18,8 @@
 #define LOW_DETAIL_TOKENS 169 /* 13 x 13 cells of 32 pixels: longest side 416 */
 #define AUTO_DETAIL_TOKENS 1024
 
-/* The demo model: beside the build folder, installed, or in the tree that this was compiled from. */
+/* The demo model: beside the build folder, installed, or in the tree that this was compiled from.
+ */
 static const char *find_demo(struct mg_options *o) {
     static const char *const beside[] = {"../models/demo", "../share/margay/demo"};
     char exe[PATH_MAX], path[PATH_MAX + 64];
@@ -40,15 +42,17 @@ static const char *find_demo(struct mg_options *o) {
     return NULL;
 }
 
-enum mg_status mg_session_folder(struct mg_options *o, const char **folder, bool *demo, struct mg_err *err) {
+enum mg_status mg_session_folder(struct mg_options *o, const char **folder, bool *demo,
+                                 struct mg_err *err) {
     *demo = false;
     *folder = mg_opt_text(o, MG_OPT_MODEL, NULL);
     if (*folder) return MG_OK;
     *demo = true;
     *folder = find_demo(o);
     if (*folder) return MG_OK;
-    return mg_fail(err, MG_ERR_NOT_FOUND, "no_model",
-                   "no model: name a checkpoint folder with -m (or MARGAY_MODEL); the demo model is not here");
+    return mg_fail(
+        err, MG_ERR_NOT_FOUND, "no_model",
+        "no model: name a checkpoint folder with -m (or MARGAY_MODEL); the demo model is not here");
 }
 
 static enum mg_status parse_background(const struct mg_options *o, struct mg_engine_options *e,
@@ -57,8 +61,8 @@ static enum mg_status parse_background(const struct mg_options *o, struct mg_eng
     if (!text) return MG_OK;
     if (*text == '#') text++;
     if (strlen(text) != 6 || strspn(text, "0123456789abcdefABCDEF") != 6)
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "--background takes six hexadecimal digits, not '%.20s'",
-                       text);
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage",
+                       "--background takes six hexadecimal digits, not '%.20s'", text);
     unsigned long rgb = strtoul(text, NULL, 16);
     for (int i = 0; i < 3; i++) e->background[i] = (uint8_t)(rgb >> (16 - 8 * i) & 0xFF);
     e->background_set = true;
@@ -82,7 +86,8 @@ static enum mg_status engine_options(const struct mg_options *o, struct mg_engin
         .max_images = (size_t)mg_opt_int(o, MG_OPT_MAX_IMAGES, 0),
     };
     if (e->n_thread < 0) e->n_thread = 0;
-    const char *detail = mg_opt_text(o, MG_OPT_DETAIL, mg_opt_is(o, MG_OPT_PRESET, "fast") ? "low" : "auto");
+    const char *detail =
+        mg_opt_text(o, MG_OPT_DETAIL, mg_opt_is(o, MG_OPT_PRESET, "fast") ? "low" : "auto");
     if (!e->image_max_tokens) {
         if (!strcmp(detail, "low")) e->image_max_tokens = LOW_DETAIL_TOKENS;
         e->model_image_limits = !strcmp(detail, "high");
@@ -97,11 +102,14 @@ static enum mg_status engine_options(const struct mg_options *o, struct mg_engin
 }
 
 static void say_demo(void) {
-    fputs("margay: no model named, so this is the small demo model (5 million parameters). It reads a line of\n"
-          "margay: printed text, names colours and shapes, counts to six, and finds the total of a small\n"
+    fputs("margay: no model named, so this is the small demo model (5 million parameters). It "
+          "reads a line of\n"
+          "margay: printed text, names colours and shapes, counts to six, and finds the total of a "
+          "small\n"
           "margay: receipt; it knows nothing else, and a photo gets nonsense. For the real one:\n"
           "margay:   hf download Qwen/Qwen3-VL-2B-Instruct --local-dir Qwen3-VL-2B-Instruct\n"
-          "margay:   (or: git lfs install; git clone https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct)\n"
+          "margay:   (or: git lfs install; git clone "
+          "https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct)\n"
           "margay:   margay ask -m Qwen3-VL-2B-Instruct photo.jpg \"What is on the table?\"\n",
           stderr);
 }
@@ -127,8 +135,10 @@ enum mg_status mg_session_open(struct mg_options *o, mg_engine **out, struct mg_
     if (!st && verbose) {
         struct mg_engine_info info;
         mg_engine_info(*out, &info);
-        mg_log(MG_LOG_INFO, "%s kernels (%s), %d threads, weights %s, %.1f M parameters, context %zu, %.0f ms",
-               info.tier, info.tier_reason && *info.tier_reason ? info.tier_reason : "the best there is",
+        mg_log(MG_LOG_INFO,
+               "%s kernels (%s), %d threads, weights %s, %.1f M parameters, context %zu, %.0f ms",
+               info.tier,
+               info.tier_reason && *info.tier_reason ? info.tier_reason : "the best there is",
                info.n_thread, info.weights, (double)info.n_parameters / 1e6, info.context,
                (mg_clock() - begin) * 1e3);
     }
@@ -172,7 +182,8 @@ void mg_session_answer_options(const struct mg_options *o, const mg_engine *engi
 static bool on_event(void *user, const struct mg_event *event) {
     struct mg_run *run = user;
     if (event->kind == MG_EVENT_STAGE) {
-        if (event->stage != MG_STAGE_DECODE || !run->stream) mg_progress_event(run->progress, event);
+        if (event->stage != MG_STAGE_DECODE || !run->stream)
+            mg_progress_event(run->progress, event);
         return true;
     }
     if (!run->stream) mg_progress_event(run->progress, event);
@@ -184,8 +195,8 @@ static bool on_event(void *user, const struct mg_event *event) {
     return run->write_status == MG_OK;
 }
 
-enum mg_status mg_session_answer(mg_chat *chat, const struct mg_answer_options *options, struct mg_run *run,
-                                 struct mg_answer *out, struct mg_err *err) {
+enum mg_status mg_session_answer(mg_chat *chat, const struct mg_answer_options *options,
+                                 struct mg_run *run, struct mg_answer *out, struct mg_err *err) {
     *out = (struct mg_answer){0};
     struct mg_err own = {0};
     run->err = err;
@@ -208,8 +219,8 @@ enum mg_status mg_session_add_image(mg_chat *chat, const char *path, struct mg_e
     return st;
 }
 
-enum mg_status mg_session_split_paths(struct mg_options *o, const char *paths, mg_path_fn *fn, void *user,
-                                      struct mg_err *err) {
+enum mg_status mg_session_split_paths(struct mg_options *o, const char *paths, mg_path_fn *fn,
+                                      void *user, struct mg_err *err) {
     if (!strchr(paths, ',') || !access(paths, F_OK)) return fn(user, paths, err);
     char *copy = mg_arena_strdup(&o->arena, paths, strlen(paths));
     if (!copy) return mg_fail_memory(err, "options");

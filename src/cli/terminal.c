@@ -1,7 +1,8 @@
 /* cli/terminal.c - the signal, progress and writing part of session.h.
  *
- * The handler touches only sig_atomic_t flags, an atomic pointer, and async-signal-safe calls. `mode` says what a
- * ctrl-C means now: end the process, cancel the running answer, or only wake the reader of standard input.
+ * The handler touches only sig_atomic_t flags, an atomic pointer, and async-signal-safe calls.
+ * `mode` says what a ctrl-C means now: end the process, cancel the running answer, or only wake the
+ * reader of standard input.
  */
 #include "cli/session.h"
 
@@ -73,9 +74,12 @@ bool mg_interrupt_woken(void) {
 }
 
 void mg_session_prepare(void) {
-    /* 0 opens for writing only, 1 and 2 for reading only: whoever uses them gets an error, not a file. */
+    /* 0 opens for writing only, 1 and 2 for reading only: whoever uses them gets an error, not a
+     * file. */
     for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) break;
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF &&
+            open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            break;
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -103,7 +107,8 @@ enum mg_exit mg_report(const struct mg_options *o, const struct mg_err *err) {
     fprintf(stderr, "margay: %s\n", *err->text ? err->text : mg_status_name(err->status));
     if (strcmp(err->code, "usage") && strcmp(err->code, "config")) return MG_EXIT_FAILED;
     if (!strcmp(err->code, "usage"))
-        fprintf(stderr, "margay: 'margay %s --help' lists the options\n", mg_commands[o->command].name);
+        fprintf(stderr, "margay: 'margay %s --help' lists the options\n",
+                mg_commands[o->command].name);
     return MG_EXIT_USAGE;
 }
 
@@ -138,7 +143,8 @@ void mg_progress_event(struct mg_progress *p, const struct mg_event *event) {
     bool first = p->stage != (int)event->stage;
     p->stage = (int)event->stage;
     if (!p->tty) {
-        if (first) mg_progress_say(p, "%s (%zu %s)", name[event->stage], event->total, unit[event->stage]);
+        if (first)
+            mg_progress_say(p, "%s (%zu %s)", name[event->stage], event->total, unit[event->stage]);
         return;
     }
     double now = mg_clock();

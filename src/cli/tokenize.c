@@ -1,4 +1,5 @@
-/* cli/tokenize.c - margay tokenize: JSON strings in, token ids and the text decoded from them out, line by line.
+/* cli/tokenize.c - margay tokenize: JSON strings in, token ids and the text decoded from them out,
+ * line by line.
  *
  * Each line is answered before the next is read, so a program may hold a conversation with it.
  */
@@ -16,8 +17,8 @@
 
 #define MAX_LINE_BYTES ((size_t)256 << 20)
 
-static enum mg_status one_line(const struct mg_tokenizer *tok, bool special, const char *line, size_t n,
-                               size_t number, struct mg_err *err) {
+static enum mg_status one_line(const struct mg_tokenizer *tok, bool special, const char *line,
+                               size_t n, size_t number, struct mg_err *err) {
     json_error_t where;
     json_t *value = json_loadb(line, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
     struct mg_ids ids = {0};
@@ -28,15 +29,17 @@ static enum mg_status one_line(const struct mg_tokenizer *tok, bool special, con
         st = mg_fail(err, MG_ERR_FORMAT, "line", "line %zu is not a JSON string%s%s", number,
                      value ? "" : ": ", value ? "" : where.text);
     if (!st)
-        st = mg_tokenizer_encode(tok, json_string_value(value), json_string_length(value), special, &ids,
-                                 err);
-    if (!st && !mg_tokenizer_decode(tok, ids.id, ids.n, false, &text)) st = mg_fail_memory(err, "text");
+        st = mg_tokenizer_encode(tok, json_string_value(value), json_string_length(value), special,
+                                 &ids, err);
+    if (!st && !mg_tokenizer_decode(tok, ids.id, ids.n, false, &text))
+        st = mg_fail_memory(err, "text");
     if (!st) {
         mg_json_open(&j, '{');
         mg_json_key(&j, "ids"), mg_json_open(&j, '[');
         for (size_t i = 0; i < ids.n; i++) mg_json_int(&j, ids.id[i]);
         mg_json_close(&j, ']');
-        mg_json_key(&j, "text"), mg_json_string(&j, text.data ? (const char *)text.data : "", text.n);
+        mg_json_key(&j, "text"),
+            mg_json_string(&j, text.data ? (const char *)text.data : "", text.n);
         mg_json_close(&j, '}');
         st = mg_buf_add_byte(&out, '\n') ? mg_write(STDOUT_FILENO, out.data, out.n, err)
                                          : mg_fail_memory(err, "JSON");

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import time
 
-from conftest import BIN, DEMO, LIMIT, SAMPLES, clean_env
+from program import BIN, DEMO, LIMIT, SAMPLES, clean_env
 
 PICTURE = SAMPLES / "ocr_line_001.png"
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from conftest import DEMO, LIMIT, SAMPLES
+from program import DEMO, LIMIT, SAMPLES
 
 QUESTION = "What does it say?"
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import DEMO, SAMPLES
+from program import DEMO, SAMPLES
 
 PICTURE = SAMPLES / "colour_000.png"
 COMMANDS = ["ask", "chat", "trace", "tokenize", "help", "version", "completion"]

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from conftest import BIN, DEMO, LIMIT, ROOT, SAMPLES
+from program import BIN, DEMO, LIMIT, ROOT, SAMPLES
 
 
 def tokenize(margay, *texts, args=()):

@@ -1,13 +1,9 @@
-"""The recorded cases are kept packed; a session's tests share one unpacked copy. MARGAY_BIN names the program."""
-import os
-import pathlib
+"""The recorded cases are kept packed; a session's tests share one unpacked copy."""
 import tarfile
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-BIN = pathlib.Path(os.environ.get("MARGAY_BIN", ROOT / "build" / "margay")).resolve()
+from recorded import HERE
 
 
 def pytest_configure(config):

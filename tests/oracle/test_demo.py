@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import BIN, ROOT
+from recorded import BIN, ROOT
 
 DEMO = ROOT / "models" / "demo"
 SAMPLES = [json.loads(line) for line in (DEMO / "samples" / "samples.jsonl").read_text().splitlines()]

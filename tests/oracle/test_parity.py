@@ -5,7 +5,7 @@ import tarfile
 import pytest
 
 import check_parity
-from conftest import BIN, HERE
+from recorded import BIN, HERE
 
 
 def names():

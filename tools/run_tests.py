@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Builds margay in several ways, runs all tests on each, and adds up their cases; ./test calls it.
+
+    gcc     release build, warnings are errors: all tests and the lints
+    san     ASan + UBSan with leak detection: C tests, replay of the fuzz corpora, a part of the pytest tests
+    clang   where it is installed: warnings are errors, C tests
+
+A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
+lines (cmocka), else as one case by its exit status. pytest is counted by its JUnit file.
+Last line: "N passed, N failed, N skipped". Exit status 1 when a case or a build failed.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SANITIZER_ENV = {
+    "ASAN_OPTIONS": "detect_leaks=1:halt_on_error=1:strict_string_checks=1:allocator_may_return_null=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+}
+
+
+class Count:
+    def __init__(self):
+        self.passed = 0
+        self.failed, self.skipped = [], []
+
+    def take(self, name, passed, failed=(), skipped=()):
+        """Adds one program's cases and prints its line."""
+        self.passed += passed
+        self.failed += [f"{name}: {f}" for f in failed]
+        self.skipped += [f"{name}: {s}" for s in skipped]
+        print(f"{'FAIL' if failed else 'ok  '} {name}: {passed} passed, {len(failed)} failed, {len(skipped)} skipped",
+              flush=True)
+
+
+def tail(text, lines=60):
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def count_output(text, code):
+    """(passed, failed names, skipped names) of one C test program's output and exit status."""
+    summary = None
+    for line in text.splitlines():
+        m = re.match(r"(?:[\w./-]+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", line)
+        summary = m or summary
+    tap = re.findall(r"^(not ok|ok)\b(?: \d+)?(?: -)? ?(.*)$", text, re.M)
+    skipped = [rest for _, rest in tap if "# SKIP" in rest.upper()]
+    skipped += re.findall(r"^SKIP:? (.*)$", text, re.M)
+    failed = [rest for word, rest in tap if word == "not ok" and "# SKIP" not in rest.upper()]
+    if summary:
+        passed, n_failed, n_skipped = (int(x or 0) for x in summary.groups())
+        failed = (failed + ["unnamed"] * n_failed)[:n_failed]
+        skipped = (skipped + ["unnamed"] * n_skipped)[:n_skipped]
+    elif tap:
+        passed = sum(word == "ok" and "# SKIP" not in rest.upper() for word, rest in tap)
+    else:
+        passed = int(code == 0)
+    if code == 77 and not failed:
+        return 0, [], ["whole program"]
+    if code and not failed:
+        failed = [f"exit status {code}"]
+    return passed, failed, skipped
+
+
+class Build:
+    def __init__(self, count, name, folder, options, env):
+        self.count, self.name, self.folder = count, name, ROOT / folder
+        self.options = options
+        self.env = {**os.environ, **env}
+        self.sanitized = name == "san"
+
+    def run(self, cmd, **more):
+        return subprocess.run([str(c) for c in cmd], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.env,
+                              cwd=ROOT, **more)
+
+    def build(self):
+        start = time.monotonic()
+        if (self.folder / "build.ninja").exists():
+            p = self.run(["meson", "configure", self.folder, *self.options])
+        else:
+            p = self.run(["meson", "setup", self.folder, ".", *self.options])
+        if p.returncode and self.folder.exists():  # of another Meson, or half made
+            shutil.rmtree(self.folder)
+            p = self.run(["meson", "setup", self.folder, ".", *self.options])
+        if p.returncode == 0:
+            p = self.run(["ninja", "-C", self.folder])
+        ok = p.returncode == 0
+        if not ok:
+            print(tail(p.stdout.decode(errors="replace"), 120))
+        self.count.take(f"{self.name} build ({time.monotonic() - start:.0f} s)", int(ok), [] if ok else ["does not build"])
+        return ok
+
+    def c_tests(self):
+        listed = json.loads(subprocess.check_output(["meson", "introspect", "--tests", str(self.folder)], cwd=ROOT))
+        if not listed:
+            self.count.take(f"{self.name} C tests", 0, ["there are none"])
+        for t in listed:
+            env = {**self.env, "CMOCKA_MESSAGE_OUTPUT": "TAP", **t["env"]}
+            limit = (t.get("timeout") or 30) * (10 if self.sanitized else 3)
+            try:
+                p = subprocess.run(t["cmd"], cwd=t["workdir"] or ROOT, env=env, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, timeout=limit, stdin=subprocess.DEVNULL)
+                text, code = p.stdout.decode(errors="replace"), p.returncode
+            except subprocess.TimeoutExpired as e:
+                text, code = (e.stdout or b"").decode(errors="replace"), f"none within {limit} s"
+            passed, failed, skipped = count_output(text, code)
+            if failed:
+                print(tail(text))
+            self.count.take(f"{self.name} {t['name']}", passed, failed, skipped)
+
+    def pytest(self, name, *args):
+        env = {**self.env, "MARGAY_BIN": str(self.folder / "margay"), "PYTHONDONTWRITEBYTECODE": "1",
+               "MARGAY_BUILD": "sanitized" if self.sanitized else self.name}
+        with tempfile.TemporaryDirectory() as tmp:
+            xml = pathlib.Path(tmp, "report.xml")
+            p = subprocess.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
+                                f"--junitxml={xml}", *args], cwd=ROOT, env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
+            text = p.stdout.decode(errors="replace")
+            if not xml.exists():
+                print(tail(text))
+                self.count.take(f"{self.name} {name}", 0, ["pytest did not run"])
+                return
+            passed, failed, skipped = 0, [], []
+            for case in ET.parse(xml).getroot().iter("testcase"):
+                label = f"{case.get('classname')}.{case.get('name')}"
+                kinds = {child.tag for child in case}
+                if kinds & {"failure", "error"}:
+                    failed.append(label)
+                elif "skipped" in kinds:
+                    skipped.append(f"{label} ({case.find('skipped').get('message')})")
+                else:
+                    passed += 1
+            if p.returncode not in (0, 1) and not failed:
+                failed.append(f"pytest's exit status {p.returncode}")
+            if failed:
+                print(tail(text, 200))
+            self.count.take(f"{self.name} {name}", passed, failed, skipped)
+
+    def lint(self):
+        p = self.run([sys.executable, "tools/lint.py", "--build", self.folder])
+        text = p.stdout.decode(errors="replace")
+        passed, failed, skipped = count_output(text, p.returncode)
+        if failed:
+            print(tail(text, 200))
+        self.count.take("lints", passed, failed, skipped)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--quick", action="store_true", help="the gcc build only")
+    o = ap.parse_args()
+    count, start = Count(), time.monotonic()
+    gcc = Build(count, "gcc", "build", ["-Dbuildtype=release", "-Dwerror=true"], {})
+    if gcc.build():
+        gcc.c_tests()
+        gcc.pytest("command line", "tests/cli")
+        gcc.pytest("oracle", "tests/oracle")
+        gcc.lint()
+    if not o.quick:
+        san = Build(count, "san", "build-san", ["-Dbuildtype=debugoptimized", "-Dwerror=true", "-Db_lundef=false",
+                                                "-Db_sanitize=address,undefined"], SANITIZER_ENV)
+        if san.build():
+            san.c_tests()
+            san.pytest("command line", "tests/cli", "-m", "not slow")
+            san.pytest("oracle", "tests/oracle", "-k", "tied and (two_images or multi_turn or gray_tall)")
+        if shutil.which("clang"):
+            clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})
+            if clang.build():
+                clang.c_tests()
+        else:
+            count.take("clang build", 0, [], ["clang is not installed"])
+    print(f"\n{time.monotonic() - start:.0f} s")
+    for name in count.skipped:
+        print(f"skipped {name}")
+    for name in count.failed:
+        print(f"FAILED {name}")
+    print(f"{count.passed} passed, {len(count.failed)} failed, {len(count.skipped)} skipped", flush=True)
+    sys.exit(1 if count.failed or not count.passed else 0)
+
+
+if __name__ == "__main__":
+    main()
