@@ -60,6 +60,10 @@ static bool grow_slots(struct mg_bpe *m) {
     return true;
 }
 
+void mg_bpe_aim(const struct mg_bpe *m, uint32_t left, uint32_t right) {
+    __builtin_prefetch(&m->slot[pair_hash(m, pair_key(left, right)) & m->mask]);
+}
+
 bool mg_bpe_add(struct mg_bpe *m, uint32_t left, uint32_t right, uint32_t new_id) {
     if (m->n_slot >= (m->mask + 1) / 3 * 2 && !grow_slots(m)) return false;
     if (m->n == m->cap) {
@@ -109,24 +113,26 @@ static bool merge_short(const struct mg_bpe *m, const uint8_t *piece, size_t n, 
 
 /* ---- long pieces: least rank on top, among equals the leftmost ---- */
 
+/* Four children a node: half the levels of two, and four children share a cache line. */
 static void sift_down(uint64_t *heap, size_t n, size_t at) {
     uint64_t v = heap[at];
     for (;;) {
-        size_t child = at * 2 + 1;
+        size_t child = at * 4 + 1, end = mg_min_size(child + 4, n), least = child;
         if (child >= n) break;
-        if (child + 1 < n && heap[child + 1] < heap[child]) child++;
-        if (heap[child] >= v) break;
-        heap[at] = heap[child];
-        at = child;
+        for (size_t i = child + 1; i < end; i++)
+            if (heap[i] < heap[least]) least = i;
+        if (heap[least] >= v) break;
+        heap[at] = heap[least];
+        at = least;
     }
     heap[at] = v;
 }
 
 static void heap_push(uint64_t *heap, size_t *n, uint64_t v) {
     size_t at = (*n)++;
-    while (at > 0 && heap[(at - 1) / 2] > v) {
-        heap[at] = heap[(at - 1) / 2];
-        at = (at - 1) / 2;
+    while (at > 0 && heap[(at - 1) / 4] > v) {
+        heap[at] = heap[(at - 1) / 4];
+        at = (at - 1) / 4;
     }
     heap[at] = v;
 }
@@ -154,11 +160,11 @@ static bool work_reserve(struct mg_bpe_work *w, size_t n) {
     return true;
 }
 
+/* The pair that begins at `left` is new: its rank, and its entry when it merges. */
 static void push_pair(const struct mg_bpe *m, struct mg_bpe_work *w, size_t *n_heap, uint32_t left) {
-    uint32_t right = w->symbol[left].next;
-    if (right == NOWHERE) return;
-    uint32_t rank = rank_of(m, w->symbol[left].id, w->symbol[right].id);
-    if (rank != NO_RANK) heap_push(w->heap, n_heap, (uint64_t)rank << 32 | left);
+    struct mg_bpe_symbol *s = &w->symbol[left];
+    s->rank = s->next == NOWHERE ? NO_RANK : rank_of(m, s->id, w->symbol[s->next].id);
+    if (s->rank != NO_RANK) heap_push(w->heap, n_heap, (uint64_t)s->rank << 32 | left);
 }
 
 static bool merge_long(const struct mg_bpe *m, struct mg_bpe_work *w, const uint8_t *piece, size_t n,
@@ -167,29 +173,28 @@ static bool merge_long(const struct mg_bpe *m, struct mg_bpe_work *w, const uint
     struct mg_bpe_symbol *s = w->symbol;
     size_t k = 0, n_heap = 0;
     for (size_t i = 0; i < n; i++) {
-        if (m->byte[piece[i]] < 0) continue;
-        s[k] = (struct mg_bpe_symbol){m->byte[piece[i]], (uint32_t)k - 1, (uint32_t)k + 1};
+        int32_t id = m->byte[piece[i]];
+        if (id < 0) continue;
+        s[k] = (struct mg_bpe_symbol){id, NO_RANK, (uint32_t)k - 1, (uint32_t)k + 1};
         k++;
     }
     if (k == 0) return true;
     s[k - 1].next = NOWHERE; /* s[0].before is NOWHERE by wrapping around */
     for (size_t i = 0; i + 1 < k; i++) {
-        uint32_t rank = rank_of(m, s[i].id, s[i + 1].id);
-        if (rank != NO_RANK) w->heap[n_heap++] = (uint64_t)rank << 32 | i;
+        s[i].rank = rank_of(m, s[i].id, s[i + 1].id);
+        if (s[i].rank != NO_RANK) w->heap[n_heap++] = (uint64_t)s[i].rank << 32 | i;
     }
-    for (size_t i = n_heap / 2; i-- > 0;) sift_down(w->heap, n_heap, i);
+    for (size_t i = n_heap / 4 + 1; i-- > 0;)
+        if (i < n_heap) sift_down(w->heap, n_heap, i);
     while (n_heap > 0) {
         uint32_t rank = (uint32_t)(w->heap[0] >> 32), left = (uint32_t)w->heap[0];
         w->heap[0] = w->heap[--n_heap];
         if (n_heap) sift_down(w->heap, n_heap, 0);
+        if (s[left].rank != rank) continue; /* one side was merged since */
         uint32_t right = s[left].next;
-        if (s[left].id < 0 || right == NOWHERE) continue;
-        /* Out of date when either side was merged since; the new id tells. */
-        uint32_t now = rank_of(m, s[left].id, s[right].id);
-        if (now == NO_RANK || m->new_id[now] != m->new_id[rank]) continue;
         s[left].id = (int32_t)m->new_id[rank];
         s[left].next = s[right].next;
-        s[right].id = -1;
+        s[right].rank = NO_RANK;
         if (s[right].next != NOWHERE) s[s[right].next].before = left;
         if (s[left].before != NOWHERE) push_pair(m, w, &n_heap, s[left].before);
         push_pair(m, w, &n_heap, left);

@@ -29,13 +29,16 @@ struct mg_bpe {
 
 bool mg_bpe_init(struct mg_bpe *m, size_t expect);
 void mg_bpe_free(struct mg_bpe *m);
+/* Fetches what mg_bpe_add will touch; only for speed. */
+void mg_bpe_aim(const struct mg_bpe *m, uint32_t left, uint32_t right);
 /* The next rank. A pair given twice has its last rank, as in the reference. False: out of memory. */
 bool mg_bpe_add(struct mg_bpe *m, uint32_t left, uint32_t right, uint32_t new_id);
 
 /* Room that merging needs; one per encoding, kept between pieces. Zero-initialise. */
 struct mg_bpe_symbol {
-    int32_t id; /* -1 once it was joined to the one before */
-    uint32_t before, next;
+    int32_t id;
+    uint32_t rank; /* of it and the next; UINT32_MAX when they don't merge, or once it was joined to another */
+    uint32_t before, next; /* places, UINT32_MAX at the ends */
 };
 struct mg_bpe_work {
     struct mg_bpe_symbol *symbol; /* [n_symbol], owned */

@@ -20,33 +20,33 @@ static inline uint64_t mg_hash_mix(uint64_t a, uint64_t b) {
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-static inline uint64_t mg_hash_load(const uint8_t *p, size_t n) {
-    uint64_t v = 0;
-    memcpy(&v, p, n);
+static inline uint64_t mg_hash_load8(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
     return v;
 }
 
-static inline uint64_t mg_hash_bytes(const uint8_t *p, size_t n, uint64_t s0, uint64_t s1) {
-    uint64_t a, b, h = s0 + n;
-    while (n > 16) {
-        h = mg_hash_mix(mg_hash_load(p, 8) ^ s1, mg_hash_load(p + 8, 8) ^ h);
-        p += 16;
-        n -= 16;
+/* p[0..n) with n <= 8, zeros behind. */
+static inline uint64_t mg_hash_word(const uint8_t *p, size_t n) {
+    if (n == 8) return mg_hash_load8(p);
+    uint64_t v = 0;
+    if (n & 4) {
+        uint32_t w;
+        memcpy(&w, p + (n & 3), 4);
+        v = w;
     }
-    if (n >= 8) {
-        a = mg_hash_load(p, 8);
-        b = mg_hash_load(p + n - 8, 8);
-    } else if (n >= 4) {
-        a = mg_hash_load(p, 4);
-        b = mg_hash_load(p + n - 4, 4);
-    } else if (n > 0) {
-        a = (uint64_t)p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16;
-        b = 0;
-    } else {
-        a = b = 0;
-    }
-    h = mg_hash_mix(a ^ s1, b ^ h);
-    return mg_hash_mix(h ^ s0, s1 ^ 0xA0761D6478BD642Fu);
+    for (size_t i = n & 3; i-- > 0;) v = v << 8 | p[i];
+    return v;
+}
+
+/* The hash of a key over 8 bytes. */
+static inline uint64_t mg_hash_long(const uint8_t *p, size_t n, uint64_t s0, uint64_t s1) {
+    uint64_t h = s0 + n;
+    for (; n > 16; p += 16, n -= 16)
+        h = mg_hash_mix(mg_hash_load8(p) ^ s1, mg_hash_load8(p + 8) ^ h);
+    uint64_t a = n >= 8 ? mg_hash_load8(p) : mg_hash_word(p, n);
+    uint64_t b = n >= 8 ? mg_hash_load8(p + n - 8) : 0;
+    return mg_hash_mix(a ^ s1, b ^ h);
 }
 
 #endif

@@ -206,100 +206,126 @@ static bool token_fits(struct loader *l, struct mg_slice text) {
     return mg_jread_fail(&l->j, MG_ERR_LIMIT, "a token of more than 4096 bytes");
 }
 
-static void read_vocab(struct loader *l) {
-    struct mg_slice key;
-    mg_jread_open(&l->j, '{');
-    while (mg_jread_key(&l->j, &key)) {
-        uint32_t id;
-        if (!token_fits(l, key)) return;
-        if (!mg_jread_uint(&l->j, MG_TOKEN_MAX_N - 1, &id)) return;
-        switch (mg_vocab_add(&l->tok->vocab, key, id)) {
-        case MG_VOCAB_ADDED: break;
-        case MG_VOCAB_TWICE: broken(l, "a token is given twice, the second time as", id); return;
-        case MG_VOCAB_ID_TAKEN: broken(l, "two tokens have the id", id); return;
-        case MG_VOCAB_MEMORY: no_memory(l); return;
-        }
-    }
-    l->has_vocab = l->j.status == MG_OK;
-}
+/* Tokens and merges are taken in some at a time, so that the waits for the tables' memory overlap. */
+#define N_BATCH 16
 
-/* One side of a merge, or both joined: the text as the file has it and the bytes that it stands for. */
-struct side {
-    uint8_t text[MG_TOKEN_MAX_BYTES], bytes[MG_TOKEN_MAX_BYTES];
-    size_t n_text, n_bytes;
-    bool literal;
+struct batch {
+    struct mg_vocab_probe probe[3 * N_BATCH]; /* a token; or left, right and both of a merge */
+    uint32_t id[N_BATCH];                     /* of a token */
+    size_t n;                                 /* tokens or merges waiting */
+    size_t n_byte;
+    uint8_t byte[N_BATCH * 2 * MG_TOKEN_MAX_BYTES]; /* what the probes point into */
 };
 
-static void side_set(struct side *s, struct mg_slice text) {
-    memcpy(s->text, text.data, text.n);
-    s->n_text = text.n;
-    s->n_bytes = mg_vocab_bytes(text, s->bytes, &s->literal);
-}
-
-static bool add_merge(struct loader *l, const struct side *a, const struct side *b) {
-    const struct mg_vocab *v = &l->tok->vocab;
-    int32_t left = mg_vocab_find(v, a->bytes, a->n_bytes, a->literal);
-    int32_t right = mg_vocab_find(v, b->bytes, b->n_bytes, b->literal);
-    int32_t both = -1;
-    uint8_t joined[2 * MG_TOKEN_MAX_BYTES];
-    if (!a->literal && !b->literal) {
-        memcpy(joined, a->bytes, a->n_bytes);
-        memcpy(joined + a->n_bytes, b->bytes, b->n_bytes);
-        both = mg_vocab_find(v, joined, a->n_bytes + b->n_bytes, false);
-    } else if (a->n_text + b->n_text <= MG_TOKEN_MAX_BYTES) {
-        memcpy(joined, a->text, a->n_text);
-        memcpy(joined + a->n_text, b->text, b->n_text);
-        both = mg_vocab_find_text(v, (struct mg_slice){joined, a->n_text + b->n_text});
+static bool take_tokens(struct loader *l, struct batch *b) {
+    for (size_t i = 0; i < b->n; i++) {
+        uint32_t id = b->id[i];
+        switch (mg_vocab_add(&l->tok->vocab, &b->probe[i], id)) {
+        case MG_VOCAB_ADDED: break;
+        case MG_VOCAB_TWICE: return broken(l, "a token is given twice, the second time as", id);
+        case MG_VOCAB_ID_TAKEN: return broken(l, "two tokens have the id", id);
+        case MG_VOCAB_MEMORY: return no_memory(l);
+        }
     }
-    size_t rank = l->tok->bpe.n;
-    if (left < 0 || right < 0 || both < 0)
-        return broken(l, "not a token, or none when joined, in merge", rank);
-    if (rank >= MG_MERGE_MAX_N) return mg_jread_fail(&l->j, MG_ERR_LIMIT, "too many merges");
-    return mg_bpe_add(&l->tok->bpe, (uint32_t)left, (uint32_t)right, (uint32_t)both) || no_memory(l);
+    b->n = b->n_byte = 0;
+    return true;
 }
 
-static bool read_side(struct loader *l, struct side *s) {
-    struct mg_slice text;
-    if (!mg_jread_element(&l->j))
-        return l->j.status == MG_OK && broken(l, "two tokens are expected in merge", l->tok->bpe.n);
-    if (!mg_jread_string(&l->j, &text) || !token_fits(l, text)) return false;
-    side_set(s, text);
+static void read_vocab(struct loader *l, struct batch *b) {
+    struct mg_slice key;
+    b->n = b->n_byte = 0;
+    mg_jread_open(&l->j, '{');
+    while (mg_jread_key(&l->j, &key)) {
+        if (!token_fits(l, key)) return;
+        uint8_t *bytes = b->byte + b->n_byte;
+        bool literal;
+        size_t n = mg_vocab_bytes(key, bytes, &literal);
+        mg_vocab_aim(&l->tok->vocab, bytes, n, literal, &b->probe[b->n]);
+        if (!mg_jread_uint(&l->j, MG_TOKEN_MAX_N - 1, &b->id[b->n])) return;
+        b->n_byte += n;
+        if (++b->n == N_BATCH && !take_tokens(l, b)) return;
+    }
+    l->has_vocab = l->j.status == MG_OK && take_tokens(l, b);
+}
+
+static bool take_merges(struct loader *l, struct batch *b) {
+    const struct mg_vocab *v = &l->tok->vocab;
+    struct mg_bpe *bpe = &l->tok->bpe;
+    int32_t id[3 * N_BATCH];
+    for (size_t i = 0; i < b->n; i++) {
+        for (size_t k = 3 * i; k < 3 * i + 3; k++) {
+            id[k] = mg_vocab_look(v, &b->probe[k]);
+            if (id[k] < 0)
+                return broken(l, "not a token, or none when joined, in merge", bpe->n + i);
+        }
+        mg_bpe_aim(bpe, (uint32_t)id[3 * i], (uint32_t)id[3 * i + 1]);
+    }
+    for (size_t i = 0; i < b->n; i++) {
+        if (bpe->n >= MG_MERGE_MAX_N) return mg_jread_fail(&l->j, MG_ERR_LIMIT, "too many merges");
+        const int32_t *m = &id[3 * i];
+        if (!mg_bpe_add(bpe, (uint32_t)m[0], (uint32_t)m[1], (uint32_t)m[2])) return no_memory(l);
+    }
+    b->n = b->n_byte = 0;
     return true;
+}
+
+/* One side of a merge behind the other, so that both joined need no copy: bytes of the left one at *n = 0, then
+ * of the right one. */
+static bool put_side(struct loader *l, struct batch *b, struct mg_slice text, size_t *n) {
+    bool literal;
+    if (!token_fits(l, text)) return false;
+    *n = mg_vocab_bytes(text, b->byte + b->n_byte, &literal);
+    b->n_byte += *n;
+    /* A token outside the byte alphabet never comes up in a text, so its merges would be dead weight, and no
+     * Qwen file has one. */
+    return !literal || refuse(l, "a merge", "of tokens outside the byte alphabet");
+}
+
+static bool aim_merge(struct loader *l, struct batch *b, size_t n_left, size_t n_right) {
+    const uint8_t *left = b->byte + b->n_byte - n_left - n_right;
+    struct mg_vocab_probe *p = &b->probe[3 * b->n];
+    if (n_left + n_right > MG_TOKEN_MAX_BYTES)
+        return mg_jread_fail(&l->j, MG_ERR_LIMIT, "a merge of more than 4096 bytes");
+    mg_vocab_aim(&l->tok->vocab, left, n_left, false, &p[0]);
+    mg_vocab_aim(&l->tok->vocab, left + n_left, n_right, false, &p[1]);
+    mg_vocab_aim(&l->tok->vocab, left, n_left + n_right, false, &p[2]);
+    return ++b->n < N_BATCH || take_merges(l, b);
+}
+
+static bool read_pair(struct loader *l, struct batch *b) {
+    size_t n[2];
+    struct mg_slice text;
+    mg_jread_open(&l->j, '[');
+    for (size_t i = 0; i < 2; i++)
+        if (!mg_jread_element(&l->j) || !mg_jread_string(&l->j, &text) ||
+            !put_side(l, b, text, &n[i]))
+            return broken(l, "two tokens are expected in merge", l->tok->bpe.n + b->n);
+    if (mg_jread_element(&l->j))
+        return broken(l, "two tokens are expected in merge", l->tok->bpe.n + b->n);
+    return l->j.status == MG_OK && aim_merge(l, b, n[0], n[1]);
 }
 
 /* "a b", the old spelling: exactly one space. */
-static bool split_merge(struct loader *l, struct mg_slice line, struct side *a, struct side *b) {
-    const uint8_t *space = memchr(line.data, ' ', line.n);
-    size_t n = space ? (size_t)(space - line.data) : line.n;
-    if (!space || memchr(space + 1, ' ', line.n - n - 1))
-        return broken(l, "two tokens and one space are expected in merge", l->tok->bpe.n);
-    struct mg_slice left = {line.data, n}, right = {space + 1, line.n - n - 1};
-    if (!token_fits(l, left) || !token_fits(l, right)) return false;
-    side_set(a, left);
-    side_set(b, right);
-    return true;
+static bool read_line(struct loader *l, struct batch *b) {
+    struct mg_slice line;
+    if (!mg_jread_string(&l->j, &line)) return false;
+    if (line.n >= 8 && memcmp(line.data, "#version", 8) == 0) return true;
+    const uint8_t *space = line.n ? memchr(line.data, ' ', line.n) : NULL;
+    size_t n_left = space ? (size_t)(space - line.data) : 0, n_right = line.n - n_left - 1, n[2];
+    if (!space || (n_right && memchr(space + 1, ' ', n_right)))
+        return broken(l, "two tokens and one space are expected in merge", l->tok->bpe.n + b->n);
+    return put_side(l, b, (struct mg_slice){line.data, n_left}, &n[0]) &&
+           put_side(l, b, (struct mg_slice){space + 1, n_right}, &n[1]) && aim_merge(l, b, n[0], n[1]);
 }
 
-static void read_merges(struct loader *l) {
-    struct side a, b;
-    struct mg_slice line;
+static void read_merges(struct loader *l, struct batch *b) {
+    b->n = b->n_byte = 0;
     mg_jread_open(&l->j, '[');
     while (mg_jread_element(&l->j)) {
-        if (mg_jread_peek(&l->j) == '[') {
-            mg_jread_open(&l->j, '[');
-            if (!read_side(l, &a) || !read_side(l, &b)) return;
-            if (mg_jread_element(&l->j)) {
-                broken(l, "two tokens are expected in merge", l->tok->bpe.n);
-                return;
-            }
-        } else {
-            if (!mg_jread_string(&l->j, &line)) return;
-            if (line.n >= 8 && memcmp(line.data, "#version", 8) == 0) continue;
-            if (!split_merge(l, line, &a, &b)) return;
-        }
-        if (l->j.status != MG_OK || !add_merge(l, &a, &b)) return;
+        bool pair = mg_jread_peek(&l->j) == '[';
+        if (!(pair ? read_pair(l, b) : read_line(l, b))) return;
     }
-    l->has_merges = l->j.status == MG_OK;
+    l->has_merges = l->j.status == MG_OK && take_merges(l, b);
 }
 
 /* null, or a text that must be empty. */
@@ -330,7 +356,7 @@ static void read_off(struct loader *l, const char *option) {
     if (mg_jread_bool(&l->j, &on) && on) refuse(l, "the model's option", option);
 }
 
-static void read_model(struct loader *l) {
+static void read_model(struct loader *l, struct batch *batch) {
     static const char *const names[] = {"type", "vocab", "merges", "dropout", "unk_token",
                                         "continuing_subword_prefix", "end_of_word_suffix",
                                         "byte_fallback", "ignore_merges"};
@@ -344,11 +370,11 @@ static void read_model(struct loader *l) {
         case 0:
             if (read_name(l, &type) && strcmp(type.text, "BPE") != 0) refuse(l, "the model", type.text);
             break;
-        case 1: read_vocab(l); break;
+        case 1: read_vocab(l, batch); break;
         case 2:
             merges_at = l->has_vocab ? NULL : l->j.at;
             if (l->has_vocab)
-                read_merges(l);
+                read_merges(l, batch);
             else
                 mg_jread_skip(&l->j);
             break;
@@ -366,7 +392,7 @@ static void read_model(struct loader *l) {
     if (merges_at) {
         const uint8_t *here = l->j.at;
         l->j.at = merges_at;
-        read_merges(l);
+        read_merges(l, batch);
         if (l->j.status == MG_OK) l->j.at = here;
     }
     if (!l->has_merges) mg_jread_fail(&l->j, MG_ERR_FORMAT, "the model has no merges");
@@ -466,6 +492,15 @@ static bool build_set(struct loader *l, struct mg_added_set *set, bool normalize
     return true;
 }
 
+static enum mg_vocab_add add_token(struct mg_vocab *v, struct mg_slice text, uint32_t id) {
+    uint8_t bytes[MG_TOKEN_MAX_BYTES];
+    struct mg_vocab_probe p;
+    bool literal;
+    size_t n = mg_vocab_bytes(text, bytes, &literal);
+    mg_vocab_aim(v, bytes, n, literal, &p);
+    return mg_vocab_add(v, &p, id);
+}
+
 static bool finish_added(struct loader *l) {
     struct mg_vocab *v = &l->tok->vocab;
     for (size_t i = 0; i < l->n_added; i++) {
@@ -475,7 +510,7 @@ static bool finish_added(struct loader *l) {
         if (known >= 0 && known != a->id)
             return broken(l, "an added token has another id in the vocabulary than", (size_t)a->id);
         if (known < 0) {
-            enum mg_vocab_add how = mg_vocab_add(v, text, (uint32_t)a->id);
+            enum mg_vocab_add how = add_token(v, text, (uint32_t)a->id);
             if (how == MG_VOCAB_MEMORY) return no_memory(l);
             if (how != MG_VOCAB_ADDED) return broken(l, "two tokens have the id", (size_t)a->id);
         }
@@ -508,7 +543,16 @@ static void read_file(struct loader *l) {
         case 3: read_pre_tokenizer(l); break;
         case 4: read_post_processor(l); break;
         case 5: read_only_type(l, "the decoder", "ByteLevel"); break;
-        case 6: read_model(l); break;
+        case 6: {
+            struct batch *batch = mg_alloc(1, sizeof *batch);
+            if (!batch) {
+                no_memory(l);
+                return;
+            }
+            read_model(l, batch);
+            free(batch);
+            break;
+        }
         default: mg_jread_skip(&l->j);
         }
     }

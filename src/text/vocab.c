@@ -41,19 +41,36 @@ size_t mg_vocab_bytes(struct mg_slice text, uint8_t *out, bool *literal) {
 
 /* ---- the table ---- */
 
-static uint64_t hash(const struct mg_vocab *v, const uint8_t *p, size_t n, bool literal) {
-    return mg_hash_bytes(p, n, v->seed[0] ^ (literal ? 0x9E3779B97F4A7C15u : 0), v->seed[1]);
+static uint64_t hash_of(const struct mg_vocab *v, uint64_t word, uint32_t kind) {
+    return mg_hash_mix(word ^ v->seed[0], v->seed[1] + kind);
 }
 
-static bool same(const struct mg_vocab *v, const struct mg_token *t, const uint8_t *p, size_t n,
-                 bool literal) {
-    return t->n == n && ((t->flags & MG_TOKEN_LITERAL) != 0) == literal &&
-           memcmp(v->pool.data + t->at, p, n) == 0;
+void mg_vocab_aim(const struct mg_vocab *v, const uint8_t *bytes, size_t n, bool literal,
+                  struct mg_vocab_probe *out) {
+    out->bytes = bytes;
+    out->n = n;
+    out->word = n <= 8 ? mg_hash_word(bytes, n) : mg_hash_long(bytes, n, v->seed[0], v->seed[1]);
+    out->kind = (uint32_t)n * 2 + literal;
+    out->hash = hash_of(v, out->word, out->kind);
+    __builtin_prefetch(&v->slot[out->hash & v->mask]);
+}
+
+/* The slot that has the token, or the empty one where it would go. */
+static struct mg_vocab_slot *slot_of(const struct mg_vocab *v, const struct mg_vocab_probe *p) {
+    size_t at = p->hash & v->mask;
+    for (;; at = (at + 1) & v->mask) {
+        struct mg_vocab_slot *slot = &v->slot[at];
+        if (slot->id1 == 0) return slot;
+        if (slot->word != p->word || slot->kind != p->kind) continue;
+        if (p->n <= 8) return slot;
+        if (memcmp(v->pool.data + v->token[slot->id1 - 1].at, p->bytes, p->n) == 0) return slot;
+    }
 }
 
 bool mg_vocab_init(struct mg_vocab *v, size_t expect) {
     *v = (struct mg_vocab){0};
     mg_hash_seed(v->seed);
+    v->seed[1] |= 1u << 20; /* never 0 with a kind added */
     size_t slots = 1024;
     while (slots / 3 * 2 < expect && slots < 4u * MG_TOKEN_MAX_N) slots *= 2;
     v->slot = mg_alloc_zero(slots, sizeof *v->slot);
@@ -74,9 +91,7 @@ static bool grow_slots(struct mg_vocab *v) {
     if (!slot) return false;
     for (size_t i = 0; i <= v->mask; i++) {
         if (v->slot[i].id1 == 0) continue;
-        const struct mg_token *t = &v->token[v->slot[i].id1 - 1];
-        uint64_t h = hash(v, v->pool.data + t->at, t->n, t->flags & MG_TOKEN_LITERAL);
-        size_t at = h & mask;
+        size_t at = (size_t)hash_of(v, v->slot[i].word, v->slot[i].kind) & mask;
         while (slot[at].id1) at = (at + 1) & mask;
         slot[at] = v->slot[i];
     }
@@ -97,13 +112,14 @@ static bool grow_tokens(struct mg_vocab *v, size_t n) {
     return true;
 }
 
+int32_t mg_vocab_look(const struct mg_vocab *v, const struct mg_vocab_probe *p) {
+    return (int32_t)slot_of(v, p)->id1 - 1;
+}
+
 int32_t mg_vocab_find(const struct mg_vocab *v, const uint8_t *bytes, size_t n, bool literal) {
-    uint64_t h = hash(v, bytes, n, literal);
-    uint32_t tag = (uint32_t)(h >> 32);
-    for (size_t at = h & v->mask; v->slot[at].id1; at = (at + 1) & v->mask)
-        if (v->slot[at].tag == tag && same(v, &v->token[v->slot[at].id1 - 1], bytes, n, literal))
-            return (int32_t)(v->slot[at].id1 - 1);
-    return -1;
+    struct mg_vocab_probe p;
+    mg_vocab_aim(v, bytes, n, literal, &p);
+    return mg_vocab_look(v, &p);
 }
 
 int32_t mg_vocab_find_text(const struct mg_vocab *v, struct mg_slice text) {
@@ -113,28 +129,18 @@ int32_t mg_vocab_find_text(const struct mg_vocab *v, struct mg_slice text) {
     return mg_vocab_find(v, bytes, n, literal);
 }
 
-enum mg_vocab_add mg_vocab_add(struct mg_vocab *v, struct mg_slice text, uint32_t id) {
-    uint8_t bytes[MG_TOKEN_MAX_BYTES];
-    bool literal;
-    size_t n = mg_vocab_bytes(text, bytes, &literal);
+enum mg_vocab_add mg_vocab_add(struct mg_vocab *v, const struct mg_vocab_probe *p, uint32_t id) {
     if (v->n_slot >= (v->mask + 1) / 3 * 2 && !grow_slots(v)) return MG_VOCAB_MEMORY;
     if (!grow_tokens(v, (size_t)id + 1)) return MG_VOCAB_MEMORY;
-    uint64_t h = hash(v, bytes, n, literal);
-    uint32_t tag = (uint32_t)(h >> 32);
-    size_t at = h & v->mask;
-    for (; v->slot[at].id1; at = (at + 1) & v->mask)
-        if (v->slot[at].tag == tag && same(v, &v->token[v->slot[at].id1 - 1], bytes, n, literal))
-            return MG_VOCAB_TWICE;
+    struct mg_vocab_slot *slot = slot_of(v, p);
     struct mg_token *t = &v->token[id];
+    if (slot->id1) return MG_VOCAB_TWICE;
     if (t->flags & MG_TOKEN_USED) return MG_VOCAB_ID_TAKEN;
-    t->at = (uint32_t)v->pool.n;
-    t->n = (uint16_t)n;
-    t->flags = (uint8_t)(MG_TOKEN_USED | (literal ? MG_TOKEN_LITERAL : 0));
-    if (!mg_buf_add(&v->pool, bytes, n)) {
-        t->flags = 0;
-        return MG_VOCAB_MEMORY;
-    }
-    v->slot[at] = (struct mg_vocab_slot){tag, id + 1};
+    size_t at = v->pool.n;
+    if (!mg_buf_add(&v->pool, p->bytes, p->n)) return MG_VOCAB_MEMORY;
+    *t = (struct mg_token){(uint32_t)at, (uint16_t)p->n, MG_TOKEN_USED};
+    if (p->kind & 1) t->flags |= MG_TOKEN_LITERAL;
+    *slot = (struct mg_vocab_slot){p->word, id + 1, p->kind};
     v->n_slot++;
     v->n = mg_max_size(v->n, (size_t)id + 1);
     return MG_VOCAB_ADDED;

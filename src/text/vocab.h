@@ -6,8 +6,10 @@
  *
  *     pool   "!" "\"" ... " the" ...          all bytes, one after another
  *     token  [id] -> offset, length, flags    ids may have gaps (flags 0)
- *     slot   [hash] -> upper hash, id + 1     open addressing, at most 2/3 full, linear probing
+ *     slot   [hash] -> word, length, id + 1   open addressing, at most 2/3 full, linear probing
  *
+ * A slot's word is the token itself where it has at most 8 bytes (most do), so that finding it touches one cache
+ * line; else its hash, and the pool decides.
  * The hash is seeded per table, since the file may be hostile. Built by one thread, then read by any number.
  */
 #ifndef MG_TEXT_VOCAB_H
@@ -32,8 +34,9 @@ struct mg_token {
 };
 
 struct mg_vocab_slot {
-    uint32_t tag; /* upper half of the hash */
-    uint32_t id1; /* id + 1, 0 in an empty slot */
+    uint64_t word; /* the token's bytes, zeros behind; or, over 8 bytes, their hash */
+    uint32_t id1;  /* id + 1, 0 in an empty slot */
+    uint32_t kind; /* length * 2 + LITERAL */
 };
 
 struct mg_vocab {
@@ -58,8 +61,20 @@ int32_t mg_vocab_find(const struct mg_vocab *v, const uint8_t *bytes, size_t n, 
 /* The same for a token as the file writes it. */
 int32_t mg_vocab_find_text(const struct mg_vocab *v, struct mg_slice text);
 
+/* Finding in two steps: aiming at several tokens before looking at the first hides the wait for memory, which is
+ * most of what loading takes. The bytes must stay until the look; growing in between is fine. */
+struct mg_vocab_probe {
+    const uint8_t *bytes; /* [n], borrowed */
+    size_t n;
+    uint64_t word, hash;  /* as in the slot; where to begin looking */
+    uint32_t kind;
+};
+void mg_vocab_aim(const struct mg_vocab *v, const uint8_t *bytes, size_t n, bool literal,
+                  struct mg_vocab_probe *out);
+int32_t mg_vocab_look(const struct mg_vocab *v, const struct mg_vocab_probe *p);
+
 enum mg_vocab_add { MG_VOCAB_ADDED, MG_VOCAB_TWICE, MG_VOCAB_ID_TAKEN, MG_VOCAB_MEMORY };
-/* A token as the file writes it; id < MG_TOKEN_MAX_N. */
-enum mg_vocab_add mg_vocab_add(struct mg_vocab *v, struct mg_slice text, uint32_t id);
+/* A new token of at most MG_TOKEN_MAX_BYTES; id < MG_TOKEN_MAX_N. */
+enum mg_vocab_add mg_vocab_add(struct mg_vocab *v, const struct mg_vocab_probe *p, uint32_t id);
 
 #endif
