@@ -132,24 +132,31 @@ static void columns_row(const struct axis *a, const uint8_t *src, uint8_t *dst) 
 
 #if defined(__SSE2__)
 
+/* The 8 x 8 bytes in the low halves of r, transposed: byte j of s[i] is byte i of r[j]; s[i] holds
+ * columns 2 i (low half) and 2 i + 1. */
+static void transpose(const __m128i r[8], __m128i s[4]) {
+    __m128i a[4], b[4];
+    for (int k = 0; k < 4; k++)
+        a[k] = _mm_unpacklo_epi8(r[2 * k], r[2 * k + 1]);
+    b[0] = _mm_unpacklo_epi16(a[0], a[1]); /* bytes 0..3 of rows 0..3 */
+    b[1] = _mm_unpackhi_epi16(a[0], a[1]);
+    b[2] = _mm_unpacklo_epi16(a[2], a[3]);
+    b[3] = _mm_unpackhi_epi16(a[2], a[3]);
+    s[0] = _mm_unpacklo_epi32(b[0], b[2]); /* bytes 0, 1 of rows 0..7 */
+    s[1] = _mm_unpackhi_epi32(b[0], b[2]);
+    s[2] = _mm_unpacklo_epi32(b[1], b[3]);
+    s[3] = _mm_unpackhi_epi32(b[1], b[3]);
+}
+
 /* 8 rows of n bytes to tile[n][8] int16; n may be anything, row ends are not overrun. */
 static void make_tile(const uint8_t *const row[LANES], size_t n, int16_t *tile) {
     const __m128i zero = _mm_setzero_si128();
     size_t i = 0;
     for (; i + 8 <= n; i += 8, tile += 64) {
-        __m128i r[8], s[8];
+        __m128i r[8], s[4];
         for (int k = 0; k < 8; k++)
             r[k] = _mm_loadl_epi64((const __m128i *)(row[k] + i));
-        for (int k = 0; k < 4; k++)
-            s[k] = _mm_unpacklo_epi8(r[2 * k], r[2 * k + 1]);
-        r[0] = _mm_unpacklo_epi16(s[0], s[1]); /* bytes 0..3 of rows 0..3 */
-        r[1] = _mm_unpackhi_epi16(s[0], s[1]);
-        r[2] = _mm_unpacklo_epi16(s[2], s[3]);
-        r[3] = _mm_unpackhi_epi16(s[2], s[3]);
-        s[0] = _mm_unpacklo_epi32(r[0], r[2]); /* bytes 0, 1 of rows 0..7 */
-        s[1] = _mm_unpackhi_epi32(r[0], r[2]);
-        s[2] = _mm_unpacklo_epi32(r[1], r[3]);
-        s[3] = _mm_unpackhi_epi32(r[1], r[3]);
+        transpose(r, s);
         for (int k = 0; k < 4; k++) {
             _mm_store_si128((__m128i *)(tile + 16 * k), _mm_unpacklo_epi8(s[k], zero));
             _mm_store_si128((__m128i *)(tile + 16 * k + 8), _mm_unpackhi_epi8(s[k], zero));
@@ -160,36 +167,55 @@ static void make_tile(const uint8_t *const row[LANES], size_t n, int16_t *tile) 
             *tile++ = row[k][i];
 }
 
+/* Output place i of a tile: three times 8 rows' bytes. */
+static inline void column(const struct axis *a, const int16_t *tile, uint32_t i, __m128i out[3]) {
+    const __m128i half = _mm_set1_epi32(1 << (a->shift - 1));
+    const __m128i shift = _mm_cvtsi32_si128((int)a->shift);
+    const int16_t *w = a->weight + (size_t)i * a->taps;
+    const __m128i *p = (const __m128i *)(tile + (size_t)a->first[i] * 3 * LANES);
+    __m128i lo[3] = {half, half, half}, hi[3] = {half, half, half};
+    for (uint32_t k = 0; k < a->count[i]; k += 2, p += 6) {
+        int32_t pair;
+        memcpy(&pair, w + k, sizeof pair);
+        const __m128i v = _mm_set1_epi32(pair);
+        for (int c = 0; c < 3; c++) {
+            __m128i x = p[c], y = p[c + 3];
+            lo[c] = _mm_add_epi32(lo[c], _mm_madd_epi16(_mm_unpacklo_epi16(x, y), v));
+            hi[c] = _mm_add_epi32(hi[c], _mm_madd_epi16(_mm_unpackhi_epi16(x, y), v));
+        }
+    }
+    for (int c = 0; c < 3; c++) {
+        __m128i s = _mm_packs_epi32(_mm_sra_epi32(lo[c], shift), _mm_sra_epi32(hi[c], shift));
+        out[c] = _mm_packus_epi16(s, s);
+    }
+}
+
 /* Columns of a tile to 8 rows. The tile has one pixel more than its rows, of any finite value,
  * since weights are taken in pairs. */
 static void columns_tile(const struct axis *a, const int16_t *tile, uint8_t *const dst[LANES]) {
-    const __m128i half = _mm_set1_epi32(1 << (a->shift - 1));
-    const __m128i shift = _mm_cvtsi32_si128((int)a->shift);
-    for (uint32_t i = 0; i < a->n_out; i++) {
-        const int16_t *w = a->weight + (size_t)i * a->taps;
-        const __m128i *p = (const __m128i *)(tile + (size_t)a->first[i] * 3 * LANES);
-        __m128i lo[3] = {half, half, half}, hi[3] = {half, half, half};
-        for (uint32_t k = 0; k < a->count[i]; k += 2, p += 6) {
-            int32_t pair;
-            memcpy(&pair, w + k, sizeof pair);
-            const __m128i v = _mm_set1_epi32(pair);
-            for (int c = 0; c < 3; c++) {
-                __m128i x = p[c], y = p[c + 3];
-                lo[c] = _mm_add_epi32(lo[c], _mm_madd_epi16(_mm_unpacklo_epi16(x, y), v));
-                hi[c] = _mm_add_epi32(hi[c], _mm_madd_epi16(_mm_unpackhi_epi16(x, y), v));
+    uint32_t i = 0;
+    for (; i + 8 <= a->n_out; i += 8) {
+        __m128i out[24], s[4];
+        for (uint32_t k = 0; k < 8; k++)
+            column(a, tile, i + k, out + 3 * k);
+        for (int part = 0; part < 3; part++) {
+            size_t at = (size_t)i * 3 + 8 * (size_t)part;
+            transpose(out + 8 * part, s);
+            for (int k = 0; k < 4; k++) {
+                _mm_storel_epi64((__m128i *)(dst[2 * k] + at), s[k]);
+                _mm_storel_epi64((__m128i *)(dst[2 * k + 1] + at), _mm_unpackhi_epi64(s[k], s[k]));
             }
         }
-        uint8_t out[3][16];
-        for (int c = 0; c < 3; c++) {
-            __m128i s = _mm_packs_epi32(_mm_sra_epi32(lo[c], shift), _mm_sra_epi32(hi[c], shift));
-            _mm_storeu_si128((__m128i *)out[c], _mm_packus_epi16(s, s));
-        }
-        for (int k = 0; k < LANES; k++) {
-            uint8_t *to = dst[k] + (size_t)i * 3;
-            to[0] = out[0][k];
-            to[1] = out[1][k];
-            to[2] = out[2][k];
-        }
+    }
+    for (; i < a->n_out; i++) {
+        __m128i out[3];
+        uint8_t byte[3][16];
+        column(a, tile, i, out);
+        for (int c = 0; c < 3; c++)
+            _mm_storeu_si128((__m128i *)byte[c], out[c]);
+        for (int k = 0; k < LANES; k++)
+            for (int c = 0; c < 3; c++)
+                dst[k][(size_t)i * 3 + c] = byte[c][k];
     }
 }
 
