@@ -300,12 +300,13 @@ static void meet_task(void *arg, size_t task, size_t thread) {
     }
 }
 
+/* Microseconds of a job: the best of short rounds during one second, so that a busy machine disturbs little. */
 static double job_us(struct mg_pool *pool, mg_task_fn *fn, size_t n_task, double pause_us) {
-    enum { N = 5000 };
-    double best = 1e9;
-    for (int round = 0; round < 20; round++) {
+    enum { N_JOB = 20 };
+    double best = 1e9, stop = mg_clock() + 1;
+    while (mg_clock() < stop) {
         double sum = 0;
-        for (int i = 0; i < N; i++) {
+        for (int i = 0; i < N_JOB; i++) {
             atomic_int n = 0;
             double begin = mg_clock();
             mg_pool_run(pool, fn, &n, n_task);
@@ -314,7 +315,7 @@ static double job_us(struct mg_pool *pool, mg_task_fn *fn, size_t n_task, double
             while (pause_us > 0 && mg_clock() < end + pause_us * 1e-6) {
             }
         }
-        if (sum / N < best) best = sum / N;
+        if (sum / N_JOB < best) best = sum / N_JOB;
     }
     return best * 1e6;
 }
