@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Writes a checkpoint folder of any Qwen3-VL shape with random weights, in the published layout.
 
-For measuring speed and memory on the full shapes without a download, and for tests with odd shapes. Needs numpy
-only. Tensors are written piece by piece, so memory stays below a few hundred MB whatever the shape.
+For measuring speed and memory on the full shapes without a download, and for tests with odd
+shapes. Needs numpy only. Tensors are written piece by piece, so memory stays below 1 GB whatever
+the shape.
 
     tools/make_weights.py OUT --shape qwen3-vl-2b --tokenizer FOLDER/tokenizer.json
-    tools/make_weights.py OUT --shape tiny --tokenizer T --dtype f32 --shards 3 --spelling newer --untied
-    tools/make_weights.py OUT --shape tiny --tokenizer T --set text.hidden_size=192 --set vision.depth=5
+    tools/make_weights.py OUT --shape tiny --tokenizer T --dtype f32 --shards 3 \\
+        --spelling newer --untied --set text.hidden_size=192 --set vision.depth=5
 
-Matrices are normal with deviation --std (0.02), biases a tenth of that, norms 1 +- 0.05: activations stay in the
-range of a trained model's. The answers are noise. The ids of control tokens are taken from tokenizer.json; where
-the vocabulary of the shape is too small for them it is enlarged.
+Matrices are normal with deviation --std (0.02), biases a tenth of that, norms 1 +- 0.05:
+activations stay in the range of a trained model's. The answers are noise. The ids of control
+tokens are taken from tokenizer.json; where the vocabulary of the shape is too small for them it is
+enlarged.
 
-Large tensors repeat a pool of --pool random numbers from an offset that differs by tensor and piece, since drawing
-every number would take minutes. --pool 0 draws them all.
+Large tensors repeat a pool of --pool random numbers from an offset that differs by tensor and
+piece, since drawing every number would take minutes. --pool 0 draws them all.
 """
 import argparse
 import json
@@ -29,13 +31,15 @@ CONTROL = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>",
 
 SHAPES = {
     "qwen3-vl-2b": {
-        "text": dict(vocab_size=151936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
-                     num_attention_heads=16, num_key_value_heads=8, head_dim=128,
+        "text": dict(vocab_size=151936, hidden_size=2048, intermediate_size=6144,
+                     num_hidden_layers=28, num_attention_heads=16,
+                     num_key_value_heads=8, head_dim=128,
                      max_position_embeddings=262144, rms_norm_eps=1e-6),
         "rope": dict(rope_theta=5000000, mrope_section=[24, 20, 20]),
-        "vision": dict(depth=24, hidden_size=1024, intermediate_size=4096, num_heads=16, in_channels=3,
-                       patch_size=16, spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=2048,
-                       num_position_embeddings=2304, deepstack_visual_indexes=[5, 11, 17]),
+        "vision": dict(depth=24, hidden_size=1024, intermediate_size=4096, num_heads=16,
+                       in_channels=3, patch_size=16, spatial_merge_size=2, temporal_patch_size=2,
+                       out_hidden_size=2048, num_position_embeddings=2304,
+                       deepstack_visual_indexes=[5, 11, 17]),
         "pixels": (65536, 16777216),
         "tied": True,
     },
@@ -45,8 +49,9 @@ SHAPES = {
                      max_position_embeddings=4096, rms_norm_eps=1e-6),
         "rope": dict(rope_theta=5000000, mrope_section=[6, 5, 5]),
         "vision": dict(depth=4, hidden_size=64, intermediate_size=144, num_heads=4, in_channels=3,
-                       patch_size=16, spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=96,
-                       num_position_embeddings=64, deepstack_visual_indexes=[0, 1, 3]),
+                       patch_size=16, spatial_merge_size=2, temporal_patch_size=2,
+                       out_hidden_size=96, num_position_embeddings=64,
+                       deepstack_visual_indexes=[0, 1, 3]),
         "pixels": (4096, 65536),
         "tied": True,
     },
@@ -59,7 +64,8 @@ def tensors(text, vision, tied):
     """(name, shape, kind) of every tensor; kind: weight, bias, norm, norm_bias."""
     hidden, ffn, head = text["hidden_size"], text["intermediate_size"], text["head_dim"]
     n_q, n_kv = text["num_attention_heads"] * head, text["num_key_value_heads"] * head
-    v, v_ffn, merge = vision["hidden_size"], vision["intermediate_size"], vision["spatial_merge_size"] ** 2 * vision["hidden_size"]
+    v, v_ffn = vision["hidden_size"], vision["intermediate_size"]
+    merge = vision["spatial_merge_size"] ** 2 * v
 
     def linear(name, rows, columns, bias=True):
         yield name + ".weight", [rows, columns], "weight"
@@ -91,8 +97,8 @@ def tensors(text, vision, tied):
         yield from linear(at + "mlp.up_proj", ffn, hidden, False)
         yield from linear(at + "mlp.down_proj", hidden, ffn, False)
     yield from norm("model.language_model.norm", hidden, False)
-    yield "model.visual.patch_embed.proj.weight", [v, vision["in_channels"], vision["temporal_patch_size"],
-                                                   vision["patch_size"], vision["patch_size"]], "weight"
+    patch = [vision["in_channels"], vision["temporal_patch_size"]] + [vision["patch_size"]] * 2
+    yield "model.visual.patch_embed.proj.weight", [v] + patch, "weight"
     yield "model.visual.patch_embed.proj.bias", [v], "bias"
     yield "model.visual.pos_embed.weight", [vision["num_position_embeddings"], v], "weight"
     for i in range(vision["depth"]):
@@ -128,7 +134,10 @@ class Source:
     def __init__(self, seed, dtype, std, pool):
         self.rng = np.random.default_rng(seed)
         self.dtype, self.std = dtype, std
-        self.pool = encode(self.rng.standard_normal(pool, dtype=np.float32) * np.float32(std), dtype) if pool else None
+        self.pool = None
+        if pool:
+            x = self.rng.standard_normal(pool, dtype=np.float32)
+            self.pool = encode(x * np.float32(std), dtype)
 
     def pieces(self, n, kind):
         scale, mean = {"weight": (self.std, 0), "bias": (self.std / 10, 0), "norm": (0.05, 1),
@@ -184,19 +193,22 @@ def control_ids(tokenizer):
 
 def config_json(text, vision, rope, tied, spelling, dtype, added, end):
     word = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[dtype]
-    text = dict(text, model_type="qwen3_vl_text", hidden_act="silu", attention_bias=False, attention_dropout=0.0,
-                initializer_range=0.02, use_cache=True, tie_word_embeddings=tied, dtype=word, eos_token_id=end[0])
+    text = dict(text, model_type="qwen3_vl_text", hidden_act="silu", attention_bias=False,
+                attention_dropout=0.0, initializer_range=0.02, use_cache=True,
+                tie_word_embeddings=tied, dtype=word, eos_token_id=end[0])
     vision = dict(vision, hidden_act="gelu_pytorch_tanh", initializer_range=0.02, dtype=word)
-    section = {"mrope_interleaved": True, "mrope_section": rope["mrope_section"], "rope_type": "default"}
+    section = {"mrope_interleaved": True, "mrope_section": rope["mrope_section"],
+               "rope_type": "default"}
     if spelling == "published":
         text.update(rope_theta=rope["rope_theta"], rope_scaling=section)
         vision["model_type"] = "qwen3_vl"
     else:
         text["rope_parameters"] = dict(section, rope_theta=rope["rope_theta"])
-        vision.update(model_type="qwen3_vl_vision", rope_parameters={"rope_theta": 10000.0, "rope_type": "axial"})
+        vision.update(model_type="qwen3_vl_vision",
+                      rope_parameters={"rope_theta": 10000.0, "rope_type": "axial"})
     ids = {key: added[word] for key, word in CONTROL.items()}
-    return dict(architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl", dtype=word, **ids,
-                text_config=text, vision_config=vision, tie_word_embeddings=tied,
+    return dict(architectures=["Qwen3VLForConditionalGeneration"], model_type="qwen3_vl",
+                dtype=word, **ids, text_config=text, vision_config=vision, tie_word_embeddings=tied,
                 transformers_version="4.57.0" if spelling == "published" else "5.24.0")
 
 
@@ -210,26 +222,29 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("out", help="folder to write (made if it isn't there)")
     p.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-vl-2b")
-    p.add_argument("--tokenizer", required=True, help="a tokenizer.json; copied, and its control ids are used")
+    p.add_argument("--tokenizer", required=True,
+                   help="a tokenizer.json; copied, and its control ids are used")
     p.add_argument("--dtype", choices=sorted(DTYPES), default="bf16")
     p.add_argument("--layers", type=int, help="decoder layers instead of the shape's")
     p.add_argument("--vision-layers", type=int, help="vision blocks instead of the shape's")
     p.add_argument("--set", action="append", default=[], metavar="PART.KEY=VALUE",
                    help="any number or list of text, vision or rope, e.g. text.head_dim=64")
     p.add_argument("--shards", type=int, default=1, help="files; more than 1 gives an index")
-    p.add_argument("--spelling", choices=["published", "newer"], default="published", help="of config.json")
+    p.add_argument("--spelling", choices=["published", "newer"], default="published",
+                   help="of config.json")
     tied = p.add_mutually_exclusive_group()
     tied.add_argument("--tied", action="store_true", default=None, help="no lm_head.weight")
     tied.add_argument("--untied", action="store_true")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--std", type=float, default=0.02)
-    p.add_argument("--pool", type=int, default=(1 << 25) - 39, help="random numbers that large matrices share")
+    p.add_argument("--pool", type=int, default=(1 << 25) - 39,
+                   help="random numbers that large matrices share")
     a = p.parse_args()
     if a.shards < 1 or a.pool < 0 or a.pool == 1:
         p.error("--shards wants at least 1, --pool 0 or at least 2")
 
     shape = SHAPES[a.shape]
-    part = {"text": dict(shape["text"]), "vision": dict(shape["vision"]), "rope": dict(shape["rope"])}
+    part = {name: dict(shape[name]) for name in ("text", "vision", "rope")}
     if a.layers is not None:
         part["text"]["num_hidden_layers"] = a.layers
     if a.vision_layers is not None:
@@ -242,14 +257,15 @@ def main():
                     f"{', '.join(sorted(part.get(section, part)))}")
         part[section][name] = json.loads(value)
     text, vision, rope = part["text"], part["vision"], part["rope"]
-    depth = vision["depth"]
-    vision["deepstack_visual_indexes"] = [i for i in vision["deepstack_visual_indexes"] if i < depth]
+    vision["deepstack_visual_indexes"] = [i for i in vision["deepstack_visual_indexes"]
+                                          if i < vision["depth"]]
     if "out_hidden_size" not in " ".join(a.set):
         vision["out_hidden_size"] = text["hidden_size"]
     is_tied = shape["tied"] if not (a.tied or a.untied) else bool(a.tied)
 
     added, n_id = control_ids(a.tokenizer)
-    missing = [w for w in list(CONTROL.values()) + ["<|im_end|>", "<|endoftext|>"] if w not in added]
+    needed = list(CONTROL.values()) + ["<|im_end|>", "<|endoftext|>"]
+    missing = [w for w in needed if w not in added]
     if missing:
         p.error(f"{a.tokenizer} lacks {', '.join(missing)}")
     end = [added["<|im_end|>"], added["<|endoftext|>"]]
@@ -262,21 +278,26 @@ def main():
     pool = min(a.pool, max(2, n_element))
     source = Source(a.seed, a.dtype, a.std, pool if a.pool else 0)
     for name in os.listdir(a.out):  # of an earlier run with another number of shards
-        if name.startswith("model") and (name.endswith(".safetensors") or name.endswith(".safetensors.index.json")):
+        if name.startswith("model") and name.endswith((".safetensors", ".safetensors.index.json")):
             os.remove(os.path.join(a.out, name))
     total, where = 0, {}
     for i, group in enumerate(groups):
-        name = "model.safetensors" if len(groups) == 1 else f"model-{i + 1:05}-of-{len(groups):05}.safetensors"
+        name = "model.safetensors"
+        if len(groups) > 1:
+            name = f"model-{i + 1:05}-of-{len(groups):05}.safetensors"
         total += write_shard(os.path.join(a.out, name), group, source, a.dtype)
         where.update({row[0]: name for row in group})
     if len(groups) > 1:
-        put_json(a.out, "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
+        put_json(a.out, "model.safetensors.index.json",
+                 {"metadata": {"total_size": total}, "weight_map": where})
 
     least, most = shape["pixels"]
-    put_json(a.out, "config.json", config_json(text, vision, rope, is_tied, a.spelling, a.dtype, added, end))
+    put_json(a.out, "config.json",
+             config_json(text, vision, rope, is_tied, a.spelling, a.dtype, added, end))
     put_json(a.out, "preprocessor_config.json", {
         "size": {"shortest_edge": least, "longest_edge": most}, "patch_size": vision["patch_size"],
-        "temporal_patch_size": vision["temporal_patch_size"], "merge_size": vision["spatial_merge_size"],
+        "temporal_patch_size": vision["temporal_patch_size"],
+        "merge_size": vision["spatial_merge_size"],
         "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
         "processor_class": "Qwen3VLProcessor", "image_processor_type": "Qwen2VLImageProcessorFast"})
     put_json(a.out, "generation_config.json", {
@@ -285,8 +306,8 @@ def main():
     target = os.path.join(a.out, "tokenizer.json")
     if not (os.path.exists(target) and os.path.samefile(a.tokenizer, target)):
         shutil.copyfile(a.tokenizer, target)
-    print(f"{a.out}: {len(rows)} tensors, {n_element:,} parameters, {total:,} bytes in {len(groups)} file(s)",
-          file=sys.stderr)
+    print(f"{a.out}: {len(rows)} tensors, {n_element:,} parameters, {total:,} bytes in "
+          f"{len(groups)} file(s)", file=sys.stderr)
 
 
 if __name__ == "__main__":

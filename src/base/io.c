@@ -49,8 +49,9 @@ enum mg_status mg_file_read(const char *path, size_t max, struct mg_buf *out, st
     struct stat st;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
         if ((uint64_t)st.st_size > max)
-            status = mg_fail(err, MG_ERR_LIMIT, "file_too_large", "%s has %lld bytes, the limit is %zu",
-                             name, (long long)st.st_size, max);
+            status =
+                mg_fail(err, MG_ERR_LIMIT, "file_too_large", "%s has %lld bytes, the limit is %zu",
+                        name, (long long)st.st_size, max);
         else if (!mg_buf_reserve(out, (size_t)st.st_size))
             status = mg_fail_memory(err, name);
     }
@@ -92,7 +93,8 @@ enum mg_status mg_file_write(const char *path, const void *data, size_t n, struc
     int len = snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
     if (len < 0 || (size_t)len >= sizeof tmp)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "path too long");
-    if (replace) unlink(tmp); /* of a process that died; O_EXCL then refuses whatever stands there */
+    if (replace)
+        unlink(tmp); /* of a process that died; O_EXCL then refuses whatever stands there */
     int fd = replace ? open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)
                      : open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return mg_fail_errno(err, "create", path, errno);

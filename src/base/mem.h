@@ -1,7 +1,7 @@
 /* base/mem.h - checked sizes, aligned blocks, slices, a capped growing buffer, an arena.
  *
- * Out of memory is a NULL or a false here and becomes a status one level up. All blocks that kernels
- * see are 64-byte aligned (a cache line, a zmm register).
+ * Out of memory is a NULL or a false here and becomes a status one level up. All blocks that
+ * kernels see are 64-byte aligned (a cache line, a zmm register).
  */
 #ifndef MG_BASE_MEM_H
 #define MG_BASE_MEM_H
@@ -29,11 +29,12 @@ static inline size_t mg_max_size(size_t a, size_t b) { return a > b ? a : b; }
 /* Rounded up to a multiple of `to` (> 0); the caller knows that it fits. */
 static inline size_t mg_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* 64-byte aligned, contents undefined; NULL when n * size overflows or memory is short. n == 0 gives a
- * block that may be freed but not touched. Free with free(). */
+/* 64-byte aligned, contents undefined; NULL when n * size overflows or memory is short. n == 0
+ * gives a block that may be freed but not touched. Free with free(). */
 void *mg_alloc(size_t n, size_t size);
 void *mg_alloc_zero(size_t n, size_t size);
-/* realloc of n * size bytes with the product checked; malloc alignment. NULL leaves the old block. */
+/* realloc of n * size bytes with the product checked; malloc alignment. NULL leaves the old block.
+ */
 void *mg_realloc(void *p, size_t n, size_t size);
 
 /* Bytes owned by somebody else. */
@@ -46,8 +47,8 @@ struct mg_slice {
 struct mg_buf {
     uint8_t *data; /* NUL-terminated at [n] once anything was added */
     size_t n, cap;
-    size_t max;    /* bytes; 0 means 1 GiB */
-    bool failed;   /* an add was refused; sticky until mg_buf_free */
+    size_t max;  /* bytes; 0 means 1 GiB */
+    bool failed; /* an add was refused; sticky until mg_buf_free */
 };
 bool mg_buf_add(struct mg_buf *b, const void *data, size_t n);
 bool mg_buf_add_str(struct mg_buf *b, const char *s);

@@ -24,9 +24,10 @@ enum mg_status mg_npy_write(const char *path, enum mg_npy_type type, int n_dim, 
         !mg_mul_size(n, kind[type].size, &bytes))
         return mg_fail(err, MG_ERR_ARGUMENT, "", "npy: shape out of range");
     struct mg_buf head = {0}, shape = {0};
-    for (int i = 0; i < n_dim; i++) mg_buf_printf(&shape, "%zu,%s", dim[i], i + 1 < n_dim ? " " : "");
-    mg_buf_printf(&head, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", kind[type].descr,
-                  shape.data ? (char *)shape.data : "");
+    for (int i = 0; i < n_dim; i++)
+        mg_buf_printf(&shape, "%zu,%s", dim[i], i + 1 < n_dim ? " " : "");
+    mg_buf_printf(&head, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }",
+                  kind[type].descr, shape.data ? (char *)shape.data : "");
     while (!head.failed && (10 + head.n + 1) % 64) mg_buf_add_byte(&head, ' ');
     mg_buf_add_byte(&head, '\n');
     struct mg_buf out = {.max = (size_t)8 << 30};
@@ -85,7 +86,8 @@ enum mg_status mg_npy_parse(const void *bytes, size_t n, struct mg_npy *out, str
     if (!found || !shape || !strstr(head, "'fortran_order': False") ||
         !parse_shape(shape + 8, out) || !count_elements(out->n_dim, out->dim, &out->n) ||
         !mg_mul_size(out->n, kind[out->type].size, &want) || want != n - 10 - len)
-        return mg_fail(err, MG_ERR_FORMAT, "", ".npy header unsupported or at odds with the file's size");
+        return mg_fail(err, MG_ERR_FORMAT, "",
+                       ".npy header unsupported or at odds with the file's size");
     if (!mg_buf_add(&out->buf, p + 10 + len, want)) return mg_fail_memory(err, ".npy data");
     out->data = out->buf.data;
     return MG_OK;

@@ -1,9 +1,9 @@
-/* weights/config.c - see config.h. Answers to transformers' configuration_qwen3_vl.py (which keys, which
- * defaults), Qwen2VLImageProcessor (preprocessing) and GenerationConfig.
+/* weights/config.c - see config.h. Answers to transformers' configuration_qwen3_vl.py (which keys,
+ * which defaults), Qwen2VLImageProcessor (preprocessing) and GenerationConfig.
  *
- * All values go through one of the get_* functions below, each of which names the file, the key, what was
- * wanted and what was found. They keep the first error and let the rest pass with the default, so that a section
- * is read in one go and checked once at its end.
+ * All values go through one of the get_* functions below, each of which names the file, the key,
+ * what was wanted and what was found. They keep the first error and let the rest pass with the
+ * default, so that a section is read in one go and checked once at its end.
  */
 #include "weights/config.h"
 
@@ -23,9 +23,9 @@
 
 /* One object of a file. */
 struct reader {
-    const char *file;    /* "config.json" */
-    const char *section; /* "text_config.", "" for the outermost */
-    json_t *object;      /* borrowed; NULL reads as empty */
+    const char *file;      /* "config.json" */
+    const char *section;   /* "text_config.", "" for the outermost */
+    json_t *object;        /* borrowed; NULL reads as empty */
     enum mg_status status; /* of the first failure */
     struct mg_err *err;
 };
@@ -33,11 +33,12 @@ struct reader {
 static void bad(struct reader *r, const char *key, const char *wanted, const json_t *found) {
     char text[80];
     if (r->status != MG_OK) return;
-    r->status = mg_fail(r->err, MG_ERR_FORMAT, "config_value", "%s: %s%s: wanted %s, found %s", r->file,
-                        r->section, key, wanted, mg_json_found(text, sizeof text, found));
+    r->status = mg_fail(r->err, MG_ERR_FORMAT, "config_value", "%s: %s%s: wanted %s, found %s",
+                        r->file, r->section, key, wanted, mg_json_found(text, sizeof text, found));
 }
 
-static void unsupported(struct reader *r, const char *key, const char *wanted, const json_t *found) {
+static void unsupported(struct reader *r, const char *key, const char *wanted,
+                        const json_t *found) {
     char text[80];
     if (r->status != MG_OK) return;
     r->status = mg_fail(r->err, MG_ERR_UNSUPPORTED, "config_unsupported",
@@ -52,8 +53,8 @@ static json_t *get(const struct reader *r, const char *key) {
 }
 
 static bool in_range(const json_t *v, size_t min, size_t max) {
-    return json_is_integer(v) && json_integer_value(v) >= 0 && (size_t)json_integer_value(v) >= min &&
-           (size_t)json_integer_value(v) <= max;
+    return json_is_integer(v) && json_integer_value(v) >= 0 &&
+           (size_t)json_integer_value(v) >= min && (size_t)json_integer_value(v) <= max;
 }
 
 /* An integer min..max; `absent` when the key isn't there, or NEEDED. */
@@ -72,7 +73,8 @@ static size_t get_square(struct reader *r, const char *key, size_t min, size_t m
     json_t *v = json_object_get(r->object, key);
     if (!json_is_array(v)) return get_size(r, key, min, max, absent);
     json_t *a = json_array_get(v, 0), *b = json_array_get(v, 1);
-    if (json_array_size(v) == 2 && in_range(a, min, max) && json_equal(a, b)) return (size_t)json_integer_value(a);
+    if (json_array_size(v) == 2 && in_range(a, min, max) && json_equal(a, b))
+        return (size_t)json_integer_value(a);
     char wanted[80];
     snprintf(wanted, sizeof wanted, "an integer from %zu to %zu, or twice the same", min, max);
     bad(r, key, wanted, v);
@@ -84,7 +86,8 @@ static float get_float(struct reader *r, const char *key, double min, double max
     json_t *v = get(r, key);
     if (!v) return (float)absent;
     double d = json_number_value(v);
-    if (json_is_number(v) && d >= min && d <= max) return (float)d; /* a NaN can't come out of JSON */
+    if (json_is_number(v) && d >= min && d <= max)
+        return (float)d; /* a NaN can't come out of JSON */
     char wanted[80];
     snprintf(wanted, sizeof wanted, "a number from %g to %g", min, max);
     bad(r, key, wanted, v);
@@ -111,7 +114,8 @@ static void need_text(struct reader *r, const char *key, const char *text) {
 
 /* Either absent, null or exactly this. */
 static void need_bool(struct reader *r, const char *key, bool value) {
-    if (get_bool(r, key, value) != value) unsupported(r, key, value ? "true" : "false", get(r, key));
+    if (get_bool(r, key, value) != value)
+        unsupported(r, key, value ? "true" : "false", get(r, key));
 }
 
 /* An object, or nothing (NULL) where the key is absent or null. */
@@ -129,9 +133,11 @@ static json_t *need_object(struct reader *r, const char *key) {
 
 static void no_quantization(struct reader *r) {
     if (!get(r, "quantization_config") || r->status != MG_OK) return;
-    r->status = mg_fail(r->err, MG_ERR_UNSUPPORTED, "quantized_weights",
-                        "%s: %squantization_config: the weights are quantised; wanted the original BF16 "
-                        "checkpoint (Qwen/Qwen3-VL-2B-Instruct)", r->file, r->section);
+    r->status =
+        mg_fail(r->err, MG_ERR_UNSUPPORTED, "quantized_weights",
+                "%s: %squantization_config: the weights are quantised; wanted the original BF16 "
+                "checkpoint (Qwen/Qwen3-VL-2B-Instruct)",
+                r->file, r->section);
 }
 
 /* mrope_section: three counts whose sum is head_dim / 2; absent as the reference, [24, 20, 20]. */
@@ -148,17 +154,18 @@ static void read_section(struct reader *r, struct mg_text_config *t) {
     }
     if (good && sum * 2 == t->head_dim) return;
     char wanted[96];
-    snprintf(wanted, sizeof wanted, "three counts with the sum %zu (half of head_dim)", t->head_dim / 2);
+    snprintf(wanted, sizeof wanted, "three counts with the sum %zu (half of head_dim)",
+             t->head_dim / 2);
     if (good && r->status == MG_OK) /* numbers, but wrong ones: show them */
         r->status = mg_fail(r->err, MG_ERR_FORMAT, "config_value",
-                            "%s: %smrope_section: wanted %s, found [%zu, %zu, %zu]", r->file, r->section, wanted,
-                            t->section[0], t->section[1], t->section[2]);
+                            "%s: %smrope_section: wanted %s, found [%zu, %zu, %zu]", r->file,
+                            r->section, wanted, t->section[0], t->section[1], t->section[2]);
     else
         bad(r, "mrope_section", wanted, v);
 }
 
-/* Published: rope_theta beside rope_scaling{mrope_section}; newer: rope_parameters{rope_theta, mrope_section}. As in
- * the reference a theta inside goes before one outside. */
+/* Published: rope_theta beside rope_scaling{mrope_section}; newer: rope_parameters{rope_theta,
+ * mrope_section}. As in the reference a theta inside goes before one outside. */
 static void read_rope(struct reader *r, struct mg_text_config *t) {
     json_t *scaling = get_object(r, "rope_scaling"), *parameters = get_object(r, "rope_parameters");
     if (scaling && parameters && !json_equal(scaling, parameters)) {
@@ -193,7 +200,8 @@ static void read_text(struct reader *r, struct mg_text_config *t) {
     t->n_head = get_size(r, "num_attention_heads", 1, 1024, 32);
     json_t *kv = json_object_get(r->object, "num_key_value_heads");
     t->n_head_kv = json_is_null(kv) ? t->n_head : get_size(r, "num_key_value_heads", 1, 1024, 32);
-    if (t->n_head % t->n_head_kv != 0) bad(r, "num_key_value_heads", "a divisor of num_attention_heads", kv);
+    if (t->n_head % t->n_head_kv != 0)
+        bad(r, "num_key_value_heads", "a divisor of num_attention_heads", kv);
     t->head_dim = get_size(r, "head_dim", 2, 1024, 128);
     if (t->head_dim % 2 != 0) bad(r, "head_dim", "an even number", get(r, "head_dim"));
     t->max_position = get_size(r, "max_position_embeddings", 1, (size_t)1 << 24, 128000);
@@ -205,22 +213,24 @@ static void read_deepstack(struct reader *r, struct mg_vision_config *v) {
     static const size_t absent[] = {8, 16, 24};
     json_t *list = json_object_get(r->object, "deepstack_visual_indexes");
     char wanted[112];
-    snprintf(wanted, sizeof wanted, "at most %d ascending block indices below depth (%zu)", MG_MAX_DEEPSTACK,
-             v->depth);
+    snprintf(wanted, sizeof wanted, "at most %d ascending block indices below depth (%zu)",
+             MG_MAX_DEEPSTACK, v->depth);
     size_t n = list ? json_array_size(list) : 3;
     bool good = (!list || json_is_array(list)) && n <= MG_MAX_DEEPSTACK;
     for (size_t i = 0; good && i < n; i++) {
         json_t *e = json_array_get(list, i);
         good = !list || in_range(e, 0, v->depth - 1);
         v->deepstack[i] = list ? (size_t)json_integer_value(e) : absent[i];
-        good = good && v->deepstack[i] < v->depth && (i == 0 || v->deepstack[i] > v->deepstack[i - 1]);
+        good =
+            good && v->deepstack[i] < v->depth && (i == 0 || v->deepstack[i] > v->deepstack[i - 1]);
         if (!good && list && json_is_integer(e)) list = e; /* the culprit, for the message */
     }
     v->n_deepstack = good ? n : 0;
     if (!good) bad(r, "deepstack_visual_indexes", wanted, list);
 }
 
-static void read_vision(struct reader *r, struct mg_vision_config *v, const struct mg_text_config *t) {
+static void read_vision(struct reader *r, struct mg_vision_config *v,
+                        const struct mg_text_config *t) {
     json_t *type = get(r, "model_type");
     /* Releases up to 4.57 wrote the outer model's type here. */
     if (!(json_is_string(type) && strcmp(json_string_value(type), "qwen3_vl") == 0))
@@ -241,7 +251,8 @@ static void read_vision(struct reader *r, struct mg_vision_config *v, const stru
     if (v->hidden % v->n_head != 0 || v->hidden / v->n_head % 4 != 0)
         bad(r, "num_heads", "a divisor of hidden_size with a head size that is a multiple of 4",
             get(r, "num_heads"));
-    if (v->hidden / v->n_head > 1024) bad(r, "num_heads", "heads of at most 1024", get(r, "num_heads"));
+    if (v->hidden / v->n_head > 1024)
+        bad(r, "num_heads", "heads of at most 1024", get(r, "num_heads"));
     if (v->out != t->hidden)
         bad(r, "out_hidden_size", "text_config.hidden_size", get(r, "out_hidden_size"));
     size_t side = 1;
@@ -274,7 +285,8 @@ static void read_architecture(struct reader *r) {
                           strcmp(json_string_value(e), "Qwen3VLForConditionalGeneration") == 0);
     }
     if (!found)
-        unsupported(r, "architectures", "\"Qwen3VLForConditionalGeneration\"", json_array_get(list, 0));
+        unsupported(r, "architectures", "\"Qwen3VLForConditionalGeneration\"",
+                    json_array_get(list, 0));
     no_quantization(r);
 }
 
@@ -310,9 +322,11 @@ static void read_config(struct reader *r, struct mg_config *c) {
 }
 
 /* A number for all three channels, or a list of three. */
-static void read_channels(struct reader *r, const char *key, double min, const float absent[3], float out[3]) {
+static void read_channels(struct reader *r, const char *key, double min, const float absent[3],
+                          float out[3]) {
     json_t *v = get(r, key);
-    if (json_is_array(v) && json_array_size(v) != 3) bad(r, key, "a number for each of 3 channels", v);
+    if (json_is_array(v) && json_array_size(v) != 3)
+        bad(r, key, "a number for each of 3 channels", v);
     for (size_t i = 0; i < 3; i++) {
         json_t *e = json_is_array(v) ? json_array_get(v, i) : v;
         double d = json_number_value(e);
@@ -327,7 +341,8 @@ static void read_channels(struct reader *r, const char *key, double min, const f
 
 static uint64_t read_pixels(struct reader *r, const char *old, const char *edge, uint64_t absent) {
     const size_t max = (size_t)1 << 40;
-    if (get(r, old)) return get_size(r, old, 1, max, NEEDED); /* goes before `size`, as in the reference */
+    if (get(r, old))
+        return get_size(r, old, 1, max, NEEDED); /* goes before `size`, as in the reference */
     json_t *size = get_object(r, "size");
     if (!size) return absent;
     struct reader in = *r;
@@ -346,9 +361,12 @@ static void same_as_vision(struct reader *r, const char *key, size_t want, size_
     bad(r, key, wanted, get(r, key));
 }
 
-static void read_preprocess(struct reader *r, const struct mg_vision_config *v, struct mg_preprocess_config *p) {
-    /* Of the published 2B checkpoint when there is no file, of the reference's class for a key that isn't there. */
-    static const float half[3] = {0.5f, 0.5f, 0.5f}, clip_mean[3] = {0.48145466f, 0.4578275f, 0.40821073f},
+static void read_preprocess(struct reader *r, const struct mg_vision_config *v,
+                            struct mg_preprocess_config *p) {
+    /* Of the published 2B checkpoint when there is no file, of the reference's class for a key that
+     * isn't there. */
+    static const float half[3] = {0.5f, 0.5f, 0.5f},
+                       clip_mean[3] = {0.48145466f, 0.4578275f, 0.40821073f},
                        clip_std[3] = {0.26862954f, 0.26130258f, 0.27577711f};
     bool file = r->object != NULL;
     json_t *inner = get_object(r, "image_processor");
@@ -357,7 +375,8 @@ static void read_preprocess(struct reader *r, const struct mg_vision_config *v, 
         r->section = "image_processor.";
     }
     json_t *type = get(r, "image_processor_type");
-    if (type && (!json_is_string(type) || strncmp(json_string_value(type), "Qwen2VLImageProcessor", 21) != 0))
+    if (type && (!json_is_string(type) ||
+                 strncmp(json_string_value(type), "Qwen2VLImageProcessor", 21) != 0))
         unsupported(r, "image_processor_type", "\"Qwen2VLImageProcessor\"", type);
     need_bool(r, "do_resize", true);
     need_bool(r, "do_rescale", true);
@@ -373,9 +392,10 @@ static void read_preprocess(struct reader *r, const struct mg_vision_config *v, 
     p->min_pixels = read_pixels(r, "min_pixels", "shortest_edge", file ? 56 * 56 : 65536);
     p->max_pixels = read_pixels(r, "max_pixels", "longest_edge", file ? 28 * 28 * 1280 : 16777216);
     if (p->min_pixels > p->max_pixels && r->status == MG_OK)
-        r->status = mg_fail(r->err, MG_ERR_FORMAT, "config_value",
-                            "%s: size: wanted shortest_edge up to longest_edge, found %llu and %llu", r->file,
-                            (unsigned long long)p->min_pixels, (unsigned long long)p->max_pixels);
+        r->status =
+            mg_fail(r->err, MG_ERR_FORMAT, "config_value",
+                    "%s: size: wanted shortest_edge up to longest_edge, found %llu and %llu",
+                    r->file, (unsigned long long)p->min_pixels, (unsigned long long)p->max_pixels);
     read_channels(r, "image_mean", -1000, file ? clip_mean : half, p->mean);
     read_channels(r, "image_std", 1e-6, file ? clip_std : half, p->std);
 }
@@ -386,7 +406,8 @@ static bool read_end_tokens(struct reader *r, size_t n_vocab, struct mg_generati
     if (!v || r->status != MG_OK) return false;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     char wanted[96];
-    snprintf(wanted, sizeof wanted, "one to %d ids below vocab_size (%zu)", MG_MAX_END_TOKEN, n_vocab);
+    snprintf(wanted, sizeof wanted, "one to %d ids below vocab_size (%zu)", MG_MAX_END_TOKEN,
+             n_vocab);
     if (n < 1 || n > MG_MAX_END_TOKEN) {
         bad(r, "eos_token_id", wanted, v);
         return false;
@@ -413,7 +434,9 @@ static void read_generation(struct reader *r, struct reader *config, size_t n_vo
     g->top_p = get_float(r, "top_p", 0, 1, 1);
     g->repetition_penalty = get_float(r, "repetition_penalty", 0.01, 100, 1);
     json_t *top_k = get(r, "top_k");
-    g->top_k = top_k ? (int)get_size(r, "top_k", 0, (size_t)1 << 24, NEEDED) : g->do_sample ? 50 : 0;
+    g->top_k = top_k          ? (int)get_size(r, "top_k", 0, (size_t)1 << 24, NEEDED)
+               : g->do_sample ? 50
+                              : 0;
     if (read_end_tokens(r, n_vocab, g) || r->status != MG_OK) return;
     struct reader text = *config;
     text.object = get_object(config, "text_config");
@@ -463,16 +486,18 @@ enum mg_status mg_config_parse(const char *config, size_t n_config, const char *
 }
 
 /* Reads FOLDER/name; a file that isn't there leaves `out` empty unless it is `needed`. */
-static enum mg_status read_file(const char *folder, const char *name, bool needed, struct mg_buf *out,
-                                struct mg_err *err) {
+static enum mg_status read_file(const char *folder, const char *name, bool needed,
+                                struct mg_buf *out, struct mg_err *err) {
     char path[4096];
     enum mg_status status = mg_path_join(path, sizeof path, folder, name, err);
     if (status != MG_OK) return status;
     if (access(path, F_OK) != 0 && errno == ENOENT) {
         if (!needed) return MG_OK;
-        return mg_fail(err, MG_ERR_NOT_FOUND, "config_not_found",
-                       "no %s in %s; wanted a checkpoint folder with config.json, tokenizer.json and "
-                       "model.safetensors", name, folder);
+        return mg_fail(
+            err, MG_ERR_NOT_FOUND, "config_not_found",
+            "no %s in %s; wanted a checkpoint folder with config.json, tokenizer.json and "
+            "model.safetensors",
+            name, folder);
     }
     status = mg_file_read(path, MAX_FILE_BYTES, out, err);
     /* An empty file is a text of no bytes, not an absent one. */
@@ -480,14 +505,16 @@ static enum mg_status read_file(const char *folder, const char *name, bool neede
     return status;
 }
 
-/* processor_config.json if it has an image_processor, else preprocessor_config.json, else nothing. */
-static enum mg_status read_preprocess_file(const char *folder, struct mg_buf *out, struct mg_err *err) {
+/* processor_config.json if it has an image_processor, else preprocessor_config.json, else nothing.
+ */
+static enum mg_status read_preprocess_file(const char *folder, struct mg_buf *out,
+                                           struct mg_err *err) {
     enum mg_status status = read_file(folder, "processor_config.json", false, out, err);
     if (status != MG_OK) return status;
     if (out->data) {
         json_t *root;
-        status = mg_json_parse("processor_config.json", (const char *)out->data, out->n, MAX_DEPTH, MAX_VALUES,
-                               &root, err);
+        status = mg_json_parse("processor_config.json", (const char *)out->data, out->n, MAX_DEPTH,
+                               MAX_VALUES, &root, err);
         if (status != MG_OK) return status;
         bool has = json_object_get(root, "image_processor") != NULL;
         json_decref(root);
@@ -505,12 +532,15 @@ enum mg_status mg_config_open(const char *folder, struct mg_config *out, struct 
     if (status != MG_OK) return status;
     status = read_file(folder, "config.json", true, &config, err);
     if (status == MG_OK) status = read_preprocess_file(folder, &preprocess, &own);
-    if (status == MG_OK) status = read_file(folder, "generation_config.json", false, &generation, &own);
     if (status == MG_OK)
-        status = mg_config_parse((const char *)config.data, config.n, (const char *)preprocess.data,
-                                 preprocess.n, (const char *)generation.data, generation.n, out, &own);
+        status = read_file(folder, "generation_config.json", false, &generation, &own);
+    if (status == MG_OK)
+        status =
+            mg_config_parse((const char *)config.data, config.n, (const char *)preprocess.data,
+                            preprocess.n, (const char *)generation.data, generation.n, out, &own);
     if (own.status != MG_OK) {
-        if (own.status == MG_ERR_FORMAT || own.status == MG_ERR_UNSUPPORTED || own.status == MG_ERR_LIMIT)
+        if (own.status == MG_ERR_FORMAT || own.status == MG_ERR_UNSUPPORTED ||
+            own.status == MG_ERR_LIMIT)
             mg_err_prefix(&own, "%s", folder); /* the others name the whole path */
         if (err && err->status == MG_OK) *err = own;
     }

@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Counts nesting and separators outside of strings. Wrong JSON is no concern here: jansson finds it. */
+/* Counts nesting and separators outside of strings. Wrong JSON is no concern here: jansson finds
+ * it. */
 static enum mg_status check_size(const char *file, const char *text, size_t n, size_t max_depth,
                                  size_t max_values, struct mg_err *err) {
     size_t depth = 0, values = 0;
@@ -37,8 +38,8 @@ static enum mg_status check_size(const char *file, const char *text, size_t n, s
         case ',':
         case ':':
             if (++values > max_values)
-                return mg_fail(err, MG_ERR_LIMIT, "json_too_large", "%s: more than %zu values", file,
-                               max_values);
+                return mg_fail(err, MG_ERR_LIMIT, "json_too_large", "%s: more than %zu values",
+                               file, max_values);
             break;
         default: break;
         }
@@ -60,8 +61,8 @@ static const char *json_reason(const json_error_t *e) {
     }
 }
 
-enum mg_status mg_json_parse(const char *file, const char *text, size_t n, size_t max_depth, size_t max_values,
-                             json_t **out, struct mg_err *err) {
+enum mg_status mg_json_parse(const char *file, const char *text, size_t n, size_t max_depth,
+                             size_t max_values, json_t **out, struct mg_err *err) {
     *out = NULL;
     enum mg_status status = check_size(file, text, n, max_depth, max_values, err);
     if (status != MG_OK) return status;
@@ -69,12 +70,13 @@ enum mg_status mg_json_parse(const char *file, const char *text, size_t n, size_
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (!root) {
         if (json_error_code(&error) == json_error_out_of_memory) return mg_fail_memory(err, file);
-        return mg_fail(err, MG_ERR_FORMAT, "invalid_json", "%s: line %d, column %d: %s", file, error.line,
-                       error.column, json_reason(&error));
+        return mg_fail(err, MG_ERR_FORMAT, "invalid_json", "%s: line %d, column %d: %s", file,
+                       error.line, error.column, json_reason(&error));
     }
     if (!json_is_object(root)) {
         json_decref(root);
-        return mg_fail(err, MG_ERR_FORMAT, "invalid_json", "%s: wanted an object, found a list", file);
+        return mg_fail(err, MG_ERR_FORMAT, "invalid_json", "%s: wanted an object, found a list",
+                       file);
     }
     *out = root;
     return MG_OK;
@@ -90,7 +92,8 @@ const char *mg_text_clean(char *out, size_t cap, const char *s, size_t n) {
         unsigned char c = (unsigned char)s[i];
         out[i] = c < 0x20 || c == 0x7F ? '?' : s[i];
         /* U+0080..U+009F are control characters too, C2 80..9F in UTF-8. */
-        if (i && (unsigned char)s[i - 1] == 0xC2 && c >= 0x80 && c < 0xA0) out[i - 1] = out[i] = '?';
+        if (i && (unsigned char)s[i - 1] == 0xC2 && c >= 0x80 && c < 0xA0)
+            out[i - 1] = out[i] = '?';
     }
     strcpy(out + take, take < n ? "..." : "");
     return out;
@@ -124,13 +127,15 @@ enum mg_status mg_folder_check(const char *folder, struct mg_err *err) {
         if (errno == ENOENT)
             return mg_fail(err, MG_ERR_NOT_FOUND, "folder_not_found",
                            "there is no folder %s; wanted one with config.json, tokenizer.json and "
-                           "model.safetensors", folder);
+                           "model.safetensors",
+                           folder);
         return mg_fail_errno(err, "open the folder", folder, errno);
     }
     if (!S_ISDIR(st.st_mode))
         return mg_fail(err, MG_ERR_ARGUMENT, "not_a_folder",
                        "%s is not a folder; wanted the folder that holds config.json and "
-                       "model.safetensors", folder);
+                       "model.safetensors",
+                       folder);
     if (access(folder, X_OK) != 0) return mg_fail_errno(err, "enter the folder", folder, errno);
     return MG_OK;
 }

@@ -2,16 +2,18 @@
  *
  *     u64 n, little-endian | n bytes of JSON | data
  *     {"__metadata__": {"format": "pt"},                        (optional, text to text, skipped)
- *      "a.weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ...}  spaces may follow
+ *      "a.weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ...}  spaces may
+ * follow
  *
- * Offsets count from the first data byte. The rules are those of the reference library (safetensors 0.8), which
- * also refuses holes: sorted by offset, each tensor begins where the one before ends, and the last ends at the
- * end of the file. Stricter than it: the header begins with '{' (as the format's description says), a key other
- * than the three is refused, a tensor's data must be aligned to its element, and the named limits below hold.
+ * Offsets count from the first data byte. The rules are those of the reference library (safetensors
+ * 0.8), which also refuses holes: sorted by offset, each tensor begins where the one before ends,
+ * and the last ends at the end of the file. Stricter than it: the header begins with '{' (as the
+ * format's description says), a key other than the three is refused, a tensor's data must be
+ * aligned to its element, and the named limits below hold.
  *
- * The header is read by a small scanner instead of jansson: a tree of a hostile 100 MB header would cost
- * seconds and gigabytes, while one pass without a tree costs about a tenth of a second and no memory but
- * the tensors' (at most 100,000) entries.
+ * The header is read by a small scanner instead of jansson: a tree of a hostile 100 MB header would
+ * cost seconds and gigabytes, while one pass without a tree costs about a tenth of a second and no
+ * memory but the tensors' (at most 100,000) entries.
  */
 #include "weights/json.h"
 #include "weights/weights.h"
@@ -40,12 +42,13 @@ struct scan {
 };
 
 static enum mg_status wanted(struct scan *s, const char *what) {
-    return mg_fail(s->err, MG_ERR_FORMAT, "safetensors_header", "safetensors header, byte %zu: wanted %s",
-                   (size_t)(s->p - s->start), what);
+    return mg_fail(s->err, MG_ERR_FORMAT, "safetensors_header",
+                   "safetensors header, byte %zu: wanted %s", (size_t)(s->p - s->start), what);
 }
 
 static void skip_space(struct scan *s) {
-    while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r')) s->p++;
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r'))
+        s->p++;
 }
 
 /* Spaces, then the character c. */
@@ -56,7 +59,8 @@ static bool accept(struct scan *s, char c) {
     return true;
 }
 
-/* Bytes of the UTF-8 character at p (shortest form, no surrogates, at most U+10FFFF), 0 if it isn't one. */
+/* Bytes of the UTF-8 character at p (shortest form, no surrogates, at most U+10FFFF), 0 if it isn't
+ * one. */
 static size_t utf8_length(const uint8_t *p, const uint8_t *end) {
     uint8_t c = *p;
     if (c < 0x80) return 1;
@@ -122,8 +126,8 @@ static size_t scan_escape(struct scan *s, uint8_t out[4]) {
     return put_utf8(out, u);
 }
 
-/* Spaces and a string. Its decoded bytes go to out (MAX_NAME + 1 bytes, NUL-terminated) and *len; out NULL only
- * checks it, at any length. */
+/* Spaces and a string. Its decoded bytes go to out (MAX_NAME + 1 bytes, NUL-terminated) and *len;
+ * out NULL only checks it, at any length. */
 static enum mg_status scan_string(struct scan *s, char *out, size_t *len) {
     size_t n = 0;
     if (!accept(s, '"')) return wanted(s, "a string");
@@ -172,7 +176,8 @@ static enum mg_status scan_size(struct scan *s, size_t *out) {
 }
 
 /* Spaces and [n, n, ...] of at most max numbers; *n_out counts them. */
-static enum mg_status scan_sizes(struct scan *s, size_t max, const char *too_many, size_t *out, size_t *n_out) {
+static enum mg_status scan_sizes(struct scan *s, size_t max, const char *too_many, size_t *out,
+                                 size_t *n_out) {
     size_t n = 0;
     if (!accept(s, '[')) return wanted(s, "a list");
     if (!accept(s, ']')) {
@@ -198,17 +203,21 @@ static enum mg_status find_dtype(struct scan *s, const char *tensor, const char 
             *out = (enum mg_dtype)i;
             return MG_OK;
         }
-    /* The format's others: quantised and unsigned types that no published Qwen3-VL checkpoint uses unquantised. */
-    static const char *const other[] = {"F4",      "F6_E2M3", "F6_E3M2", "F8_E5M2",     "F8_E4M3",    "F8_E8M0",
-                                        "F8_E4M3FNUZ", "F8_E5M2FNUZ", "U16", "U32", "U64", "C64"};
+    /* The format's others: quantised and unsigned types that no published Qwen3-VL checkpoint uses
+     * unquantised. */
+    static const char *const other[] = {"F4",      "F6_E2M3", "F6_E3M2",     "F8_E5M2",
+                                        "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+                                        "U16",     "U32",     "U64",         "C64"};
     char name[68], what[24];
     mg_text_clean(name, sizeof name, tensor, strlen(tensor));
     mg_text_clean(what, sizeof what, word, n);
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (strcmp(other[i], word) == 0)
             return mg_fail(s->err, MG_ERR_UNSUPPORTED, "tensor_dtype",
-                           "tensor %s has dtype %s; wanted a checkpoint in BF16, F16 or F32", name, what);
-    return mg_fail(s->err, MG_ERR_FORMAT, "tensor_dtype", "tensor %s has the unknown dtype %s", name, what);
+                           "tensor %s has dtype %s; wanted a checkpoint in BF16, F16 or F32", name,
+                           what);
+    return mg_fail(s->err, MG_ERR_FORMAT, "tensor_dtype", "tensor %s has the unknown dtype %s",
+                   name, what);
 }
 
 /* dtype x shape = bytes. */
@@ -219,18 +228,20 @@ static enum mg_status check_extent(struct scan *s, struct entry *e, size_t n_dat
     e->t.n = 1;
     for (int i = 0; i < e->t.n_dim; i++)
         if (!mg_mul_size(e->t.n, e->t.dim[i], &e->t.n))
-            return mg_fail(s->err, MG_ERR_FORMAT, "tensor_size", "tensor %s: its shape is larger than memory",
-                           name);
+            return mg_fail(s->err, MG_ERR_FORMAT, "tensor_size",
+                           "tensor %s: its shape is larger than memory", name);
     if (!mg_mul_size(e->t.n, mg_dtype_size(e->t.dtype), &bytes))
-        return mg_fail(s->err, MG_ERR_FORMAT, "tensor_size", "tensor %s: its shape is larger than memory", name);
+        return mg_fail(s->err, MG_ERR_FORMAT, "tensor_size",
+                       "tensor %s: its shape is larger than memory", name);
     if (e->begin > e->end || e->end > n_data)
-        return mg_fail(s->err, MG_ERR_FORMAT, "tensor_offsets",
-                       "tensor %s: data_offsets [%zu, %zu], but the file has %zu bytes of data (truncated?)",
-                       name, e->begin, e->end, n_data);
+        return mg_fail(
+            s->err, MG_ERR_FORMAT, "tensor_offsets",
+            "tensor %s: data_offsets [%zu, %zu], but the file has %zu bytes of data (truncated?)",
+            name, e->begin, e->end, n_data);
     if (e->end - e->begin != bytes)
         return mg_fail(s->err, MG_ERR_FORMAT, "tensor_size",
-                       "tensor %s: %zu elements of %s are %zu bytes, data_offsets give %zu", name, e->t.n,
-                       dtype_name[e->t.dtype], bytes, e->end - e->begin);
+                       "tensor %s: %zu elements of %s are %zu bytes, data_offsets give %zu", name,
+                       e->t.n, dtype_name[e->t.dtype], bytes, e->end - e->begin);
     return MG_OK;
 }
 
@@ -295,8 +306,8 @@ static enum mg_status scan_metadata(struct scan *s) {
 static enum mg_status add_entry(struct scan *s, const char *name, size_t n, size_t n_data) {
     if (n == 0) return wanted(s, "a tensor's name");
     if (s->n_entry == MAX_TENSORS)
-        return mg_fail(s->err, MG_ERR_LIMIT, "too_many_tensors", "safetensors: more than %d tensors",
-                       MAX_TENSORS);
+        return mg_fail(s->err, MG_ERR_LIMIT, "too_many_tensors",
+                       "safetensors: more than %d tensors", MAX_TENSORS);
     if (s->n_entry == s->cap) {
         size_t cap = s->cap ? s->cap * 2 : 256;
         struct entry *p = mg_realloc(s->entry, cap, sizeof *p);
@@ -324,7 +335,8 @@ static enum mg_status scan_header(struct scan *s, size_t n_data) {
             enum mg_status status = scan_string(s, name, &n);
             if (status == MG_OK && !accept(s, ':')) status = wanted(s, "':'");
             if (status == MG_OK)
-                status = strcmp(name, "__metadata__") == 0 ? scan_metadata(s) : add_entry(s, name, n, n_data);
+                status = strcmp(name, "__metadata__") == 0 ? scan_metadata(s)
+                                                           : add_entry(s, name, n, n_data);
             if (status != MG_OK) return status;
         } while (accept(s, ','));
         if (!accept(s, '}')) return wanted(s, "',' or '}'");
@@ -344,28 +356,32 @@ static int by_offset(const void *a, const void *b) {
     return x->place < y->place ? -1 : 1;
 }
 
-/* Names differ; the tensors cover the data without gap or overlap. Leaves the entries in order of offset. */
+/* Names differ; the tensors cover the data without gap or overlap. Leaves the entries in order of
+ * offset. */
 static enum mg_status check_layout(struct scan *s, size_t n_data) {
     char name[68];
     if (s->n_entry) qsort(s->entry, s->n_entry, sizeof *s->entry, by_name);
     for (size_t i = 1; i < s->n_entry; i++)
         if (strcmp(s->entry[i - 1].t.name, s->entry[i].t.name) == 0)
-            return mg_fail(s->err, MG_ERR_FORMAT, "tensor_twice", "tensor %s stands twice in the header",
-                           mg_text_clean(name, sizeof name, s->entry[i].t.name, strlen(s->entry[i].t.name)));
+            return mg_fail(
+                s->err, MG_ERR_FORMAT, "tensor_twice", "tensor %s stands twice in the header",
+                mg_text_clean(name, sizeof name, s->entry[i].t.name, strlen(s->entry[i].t.name)));
     if (s->n_entry) qsort(s->entry, s->n_entry, sizeof *s->entry, by_offset);
     size_t at = 0;
     for (size_t i = 0; i < s->n_entry; i++) {
         const struct entry *e = &s->entry[i];
         if (e->begin != at)
-            return mg_fail(s->err, MG_ERR_FORMAT, "tensor_offsets",
-                           "tensor %s begins at byte %zu of the data, %s the tensor before it ends (%zu)",
-                           mg_text_clean(name, sizeof name, e->t.name, strlen(e->t.name)), e->begin,
-                           e->begin < at ? "before" : "with a gap after", at);
+            return mg_fail(
+                s->err, MG_ERR_FORMAT, "tensor_offsets",
+                "tensor %s begins at byte %zu of the data, %s the tensor before it ends (%zu)",
+                mg_text_clean(name, sizeof name, e->t.name, strlen(e->t.name)), e->begin,
+                e->begin < at ? "before" : "with a gap after", at);
         at = e->end;
     }
     if (at != n_data)
         return mg_fail(s->err, MG_ERR_FORMAT, "tensor_offsets",
-                       "the tensors end at byte %zu of the data, the file has %zu bytes of it", at, n_data);
+                       "the tensors end at byte %zu of the data, the file has %zu bytes of it", at,
+                       n_data);
     return MG_OK;
 }
 
@@ -377,9 +393,10 @@ enum mg_status mg_safetensors_parse(const uint8_t *data, size_t n, mg_tensor_fn 
     uint64_t header = 0;
     for (int i = 8; --i >= 0;) header = header << 8 | data[i];
     if (header > MAX_HEADER || header > n - 8)
-        return mg_fail(err, MG_ERR_FORMAT, "safetensors_header",
-                       "safetensors header of %llu bytes in a file of %zu, the limit is %zu (truncated?)",
-                       (unsigned long long)header, n, mg_min_size(MAX_HEADER, n - 8));
+        return mg_fail(
+            err, MG_ERR_FORMAT, "safetensors_header",
+            "safetensors header of %llu bytes in a file of %zu, the limit is %zu (truncated?)",
+            (unsigned long long)header, n, mg_min_size(MAX_HEADER, n - 8));
     const uint8_t *text = data + 8, *base = text + header;
     size_t n_data = n - 8 - (size_t)header;
     struct scan s = {.start = text, .p = text, .end = base, .err = err};
@@ -390,11 +407,12 @@ enum mg_status mg_safetensors_parse(const uint8_t *data, size_t n, mg_tensor_fn 
         t->data = base + s.entry[i].begin;
         if (t->n && (uintptr_t)t->data % mg_dtype_size(t->dtype)) {
             char name[68];
-            status = mg_fail(err, MG_ERR_FORMAT, "tensor_unaligned",
-                             "tensor %s (%s) begins at byte %zu of the file, which is not a multiple of %zu; "
-                             "save the file again with a current safetensors library",
-                             mg_text_clean(name, sizeof name, t->name, strlen(t->name)), dtype_name[t->dtype],
-                             (size_t)((const uint8_t *)t->data - data), mg_dtype_size(t->dtype));
+            status = mg_fail(
+                err, MG_ERR_FORMAT, "tensor_unaligned",
+                "tensor %s (%s) begins at byte %zu of the file, which is not a multiple of %zu; "
+                "save the file again with a current safetensors library",
+                mg_text_clean(name, sizeof name, t->name, strlen(t->name)), dtype_name[t->dtype],
+                (size_t)((const uint8_t *)t->data - data), mg_dtype_size(t->dtype));
         } else {
             status = fn(arg, t, err);
         }

@@ -1,7 +1,9 @@
-/* weights/weights.c - opens a checkpoint folder: one safetensors file, or shards with an index. See weights.h.
+/* weights/weights.c - opens a checkpoint folder: one safetensors file, or shards with an index. See
+ * weights.h.
  *
- * Tensors are kept in file order; `by_name` points into them sorted by name, so that a lookup is a binary search
- * and no choice of names can make it slow. Names live in an arena, data in the mappings.
+ * Tensors are kept in file order; `by_name` points into them sorted by name, so that a lookup is a
+ * binary search and no choice of names can make it slow. Names live in an arena, data in the
+ * mappings.
  */
 #include "weights/weights.h"
 
@@ -22,9 +24,9 @@
 #define MAX_FILE_NAME 255 /* bytes */
 
 struct mg_weights {
-    struct mg_arena arena;    /* names */
-    struct mg_tensor *tensor; /* n, in file order, owned */
-    uint32_t *shard;          /* [n] index into map, owned */
+    struct mg_arena arena;            /* names */
+    struct mg_tensor *tensor;         /* n, in file order, owned */
+    uint32_t *shard;                  /* [n] index into map, owned */
     const struct mg_tensor **by_name; /* [n] sorted, owned */
     size_t n, cap;
     struct mg_map *map; /* n_map, owned */
@@ -56,7 +58,8 @@ static enum mg_status add_tensor(void *arg, const struct mg_tensor *t, struct mg
 }
 
 /* Maps one more file and adds its tensors. w->map has room. */
-static enum mg_status add_file(struct mg_weights *w, const char *folder, const char *name, struct mg_err *err) {
+static enum mg_status add_file(struct mg_weights *w, const char *folder, const char *name,
+                               struct mg_err *err) {
     char path[4096];
     enum mg_status status = mg_path_join(path, sizeof path, folder, name, err);
     if (status == MG_OK) status = mg_map_open(path, &w->map[w->n_map], err);
@@ -73,7 +76,8 @@ static enum mg_status add_file(struct mg_weights *w, const char *folder, const c
 }
 
 static int compare(const void *a, const void *b) {
-    return strcmp((*(const struct mg_tensor *const *)a)->name, (*(const struct mg_tensor *const *)b)->name);
+    return strcmp((*(const struct mg_tensor *const *)a)->name,
+                  (*(const struct mg_tensor *const *)b)->name);
 }
 
 /* Sorts by name; a name in two files is an error (in one file the parser has found it already). */
@@ -85,8 +89,9 @@ static enum mg_status sort_names(struct mg_weights *w, struct mg_err *err) {
     for (size_t i = 1; i < w->n; i++)
         if (compare(&w->by_name[i - 1], &w->by_name[i]) == 0) {
             char name[68];
-            return mg_fail(err, MG_ERR_FORMAT, "tensor_twice", "tensor %s stands in two of the files",
-                           mg_text_clean(name, sizeof name, w->by_name[i]->name, strlen(w->by_name[i]->name)));
+            return mg_fail(
+                err, MG_ERR_FORMAT, "tensor_twice", "tensor %s stands in two of the files",
+                mg_text_clean(name, sizeof name, w->by_name[i]->name, strlen(w->by_name[i]->name)));
         }
     return MG_OK;
 }
@@ -98,7 +103,8 @@ static bool is_plain_name(const char *s, size_t n) {
     return true;
 }
 
-enum mg_status mg_shard_index_parse(const char *text, size_t n, mg_shard_fn *fn, void *arg, struct mg_err *err) {
+enum mg_status mg_shard_index_parse(const char *text, size_t n, mg_shard_fn *fn, void *arg,
+                                    struct mg_err *err) {
     json_t *root;
     enum mg_status status = mg_json_parse(INDEX, text, n, 16, 2 * MAX_TENSORS + 10000, &root, err);
     if (status != MG_OK) return status;
@@ -106,17 +112,22 @@ enum mg_status mg_shard_index_parse(const char *text, size_t n, mg_shard_fn *fn,
     char found[80], tensor[68];
     const char *name;
     if (!json_is_object(map) || json_object_size(map) == 0)
-        status = mg_fail(err, MG_ERR_FORMAT, "shard_index", "%s: weight_map: wanted tensors and their files, "
-                         "found %s", INDEX, mg_json_found(found, sizeof found, map));
+        status = mg_fail(err, MG_ERR_FORMAT, "shard_index",
+                         "%s: weight_map: wanted tensors and their files, "
+                         "found %s",
+                         INDEX, mg_json_found(found, sizeof found, map));
     else if (json_object_size(map) > MAX_TENSORS)
-        status = mg_fail(err, MG_ERR_LIMIT, "too_many_tensors", "%s: more than %d tensors", INDEX, MAX_TENSORS);
+        status = mg_fail(err, MG_ERR_LIMIT, "too_many_tensors", "%s: more than %d tensors", INDEX,
+                         MAX_TENSORS);
     else
         json_object_foreach(map, name, file) {
-            if (!json_is_string(file) || !is_plain_name(json_string_value(file), json_string_length(file)))
-                status = mg_fail(err, MG_ERR_FORMAT, "shard_name",
-                                 "%s: file of tensor %s: wanted a plain file name in the same folder, found %s",
-                                 INDEX, mg_text_clean(tensor, sizeof tensor, name, strlen(name)),
-                                 mg_json_found(found, sizeof found, file));
+            if (!json_is_string(file) ||
+                !is_plain_name(json_string_value(file), json_string_length(file)))
+                status = mg_fail(
+                    err, MG_ERR_FORMAT, "shard_name",
+                    "%s: file of tensor %s: wanted a plain file name in the same folder, found %s",
+                    INDEX, mg_text_clean(tensor, sizeof tensor, name, strlen(name)),
+                    mg_json_found(found, sizeof found, file));
             else
                 status = fn(arg, name, json_string_value(file), err);
             if (status != MG_OK) break;
@@ -128,18 +139,20 @@ enum mg_status mg_shard_index_parse(const char *text, size_t n, mg_shard_fn *fn,
 /* The index while it is read: which file is which shard, and which tensor is said to be where. */
 struct index {
     struct mg_weights *w;
-    json_t *files;   /* {file name: shard number}, owned */
+    json_t *files;     /* {file name: shard number}, owned */
     const char **file; /* [MAX_SHARDS] names, views into the keys of `files` */
-    json_t *tensors; /* {tensor name: shard number}, owned */
+    json_t *tensors;   /* {tensor name: shard number}, owned */
 };
 
-static enum mg_status index_entry(void *arg, const char *tensor, const char *file, struct mg_err *err) {
+static enum mg_status index_entry(void *arg, const char *tensor, const char *file,
+                                  struct mg_err *err) {
     struct index *x = arg;
     json_t *shard = json_object_get(x->files, file);
     if (!shard) {
         size_t n = json_object_size(x->files);
         if (n == MAX_SHARDS)
-            return mg_fail(err, MG_ERR_LIMIT, "too_many_shards", "%s: more than %d files", INDEX, MAX_SHARDS);
+            return mg_fail(err, MG_ERR_LIMIT, "too_many_shards", "%s: more than %d files", INDEX,
+                           MAX_SHARDS);
         shard = json_integer((json_int_t)n);
         if (json_object_set_new(x->files, file, shard) != 0) return mg_fail_memory(err, INDEX);
         x->file[n] = json_object_iter_key(json_object_iter_at(x->files, file));
@@ -159,11 +172,11 @@ static enum mg_status check_index(const struct index *x, struct mg_err *err) {
         mg_text_clean(clean, sizeof clean, name, strlen(name));
         mg_text_clean(file, sizeof file, x->file[want], strlen(x->file[want]));
         if (!t)
-            return mg_fail(err, MG_ERR_FORMAT, "tensor_missing", "tensor %s is not in %s, where %s puts it",
-                           clean, file, INDEX);
+            return mg_fail(err, MG_ERR_FORMAT, "tensor_missing",
+                           "tensor %s is not in %s, where %s puts it", clean, file, INDEX);
         const char *at = x->file[x->w->shard[t - x->w->tensor]];
-        return mg_fail(err, MG_ERR_FORMAT, "shard_index", "tensor %s is in %s; %s puts it into %s", clean,
-                       mg_text_clean(other, sizeof other, at, strlen(at)), INDEX, file);
+        return mg_fail(err, MG_ERR_FORMAT, "shard_index", "tensor %s is in %s; %s puts it into %s",
+                       clean, mg_text_clean(other, sizeof other, at, strlen(at)), INDEX, file);
     }
     return MG_OK;
 }
@@ -182,7 +195,8 @@ static enum mg_status open_shards(struct mg_weights *w, const char *folder, cons
         status = mg_fail_memory(err, INDEX);
         goto out;
     }
-    status = mg_shard_index_parse(text.n ? (const char *)text.data : "", text.n, index_entry, &x, err);
+    status =
+        mg_shard_index_parse(text.n ? (const char *)text.data : "", text.n, index_entry, &x, err);
     for (size_t i = 0; status == MG_OK && i < json_object_size(x.files); i++) {
         status = add_file(w, folder, x.file[i], err);
         if (status == MG_ERR_NOT_FOUND) mg_err_prefix(err, "a file that %s names", INDEX);
@@ -238,7 +252,9 @@ void mg_weights_close(struct mg_weights *w) {
 }
 
 size_t mg_weights_count(const struct mg_weights *w) { return w->n; }
-const struct mg_tensor *mg_weights_at(const struct mg_weights *w, size_t i) { return &w->tensor[i]; }
+const struct mg_tensor *mg_weights_at(const struct mg_weights *w, size_t i) {
+    return &w->tensor[i];
+}
 size_t mg_weights_bytes(const struct mg_weights *w) { return w->bytes; }
 
 const struct mg_tensor *mg_weights_find(const struct mg_weights *w, const char *name) {
@@ -264,24 +280,25 @@ static const char *shape_text(char out[160], int n_dim, const size_t *dim) {
     return out;
 }
 
-enum mg_status mg_weights_need(const struct mg_weights *w, const char *name, int n_dim, const size_t *dim,
-                               const struct mg_tensor **out, struct mg_err *err) {
+enum mg_status mg_weights_need(const struct mg_weights *w, const char *name, int n_dim,
+                               const size_t *dim, const struct mg_tensor **out,
+                               struct mg_err *err) {
     char want[160], found[160];
     *out = NULL;
     shape_text(want, n_dim, dim);
     const struct mg_tensor *t = mg_weights_find(w, name);
     if (!t)
-        return mg_fail(err, MG_ERR_NOT_FOUND, "tensor_missing", "tensor %s is missing; wanted shape %s", name,
-                       want);
+        return mg_fail(err, MG_ERR_NOT_FOUND, "tensor_missing",
+                       "tensor %s is missing; wanted shape %s", name, want);
     bool same = t->n_dim == n_dim;
     for (int i = 0; same && i < n_dim; i++) same = t->dim[i] == dim[i];
     if (!same)
-        return mg_fail(err, MG_ERR_FORMAT, "tensor_shape", "tensor %s: wanted shape %s, found %s", name, want,
-                       shape_text(found, t->n_dim, t->dim));
+        return mg_fail(err, MG_ERR_FORMAT, "tensor_shape", "tensor %s: wanted shape %s, found %s",
+                       name, want, shape_text(found, t->n_dim, t->dim));
     if (t->dtype != MG_F32 && t->dtype != MG_F16 && t->dtype != MG_BF16) {
-        static const char *const word[MG_N_DTYPE] = {[MG_F64] = "F64", [MG_I64] = "I64", [MG_I32] = "I32",
-                                                     [MG_I16] = "I16", [MG_I8] = "I8",   [MG_U8] = "U8",
-                                                     [MG_BOOL] = "BOOL"};
+        static const char *const word[MG_N_DTYPE] = {
+            [MG_F64] = "F64", [MG_I64] = "I64", [MG_I32] = "I32",  [MG_I16] = "I16",
+            [MG_I8] = "I8",   [MG_U8] = "U8",   [MG_BOOL] = "BOOL"};
         return mg_fail(err, MG_ERR_FORMAT, "tensor_dtype",
                        "tensor %s: wanted dtype BF16, F16 or F32, found %s", name, word[t->dtype]);
     }

@@ -1,10 +1,12 @@
-/* tests/fuzz/driver.c - runs a fuzz target over the files of its committed corpus, without libFuzzer.
+/* tests/fuzz/driver.c - runs a fuzz target over the files of its committed corpus, without
+ * libFuzzer.
  *
  *     fuzz_NAME_replay FOLDER|FILE...
  *
- * Each input is handed over in a block of exactly its size, so that reading past its end is seen by the address
- * sanitizer, and has 10 seconds. Prints "N inputs"; exit 1 when there are none, since a corpus that got lost must
- * not pass. A failing input is named on stderr whichever way it ends the process.
+ * Each input is handed over in a block of exactly its size, so that reading past its end is seen by
+ * the address sanitizer, and has 10 seconds. Prints "N inputs"; exit 1 when there are none, since a
+ * corpus that got lost must not pass. A failing input is named on stderr whichever way it ends the
+ * process.
  */
 #include <dirent.h>
 #include <signal.h>
@@ -87,7 +89,8 @@ int main(int argc, char **argv) {
     int count = 0;
     for (int i = 1; i < argc; i++) {
         struct stat st;
-        count += stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode) ? run_folder(argv[i]) : run_file(argv[i]);
+        count += stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode) ? run_folder(argv[i])
+                                                                : run_file(argv[i]);
     }
     printf("%d inputs\n", count);
     return count ? 0 : 1;

@@ -1,5 +1,5 @@
-/* Fuzz target: config.json, the preprocessing file and generation_config.json, with a zero byte between them; a part
- * that isn't there is an absent file. */
+/* Fuzz target: config.json, the preprocessing file and generation_config.json, with a zero byte
+ * between them; a part that isn't there is an absent file. */
 #include "weights/config.h"
 
 #include <math.h>
@@ -14,17 +14,20 @@ static void check(const struct mg_config *c) {
     const struct mg_vision_config *v = &c->vision;
     const struct mg_preprocess_config *p = &c->preprocess;
     const struct mg_generation_config *g = &c->generation;
-    if (t->hidden < 1 || t->hidden > 65536 || t->n_layer < 1 || t->n_layer > MG_MAX_LAYER || t->n_head < 1 ||
-        t->n_head > 1024 || t->n_head_kv < 1 || t->n_head % t->n_head_kv || t->head_dim < 2 || t->head_dim > 1024 ||
-        t->head_dim % 2 || t->ffn < 1 || t->ffn > 262144 || t->n_vocab < 1 || t->n_vocab > 1 << 24 ||
-        t->max_position < 1 || t->max_position > 1 << 24)
+    if (t->hidden < 1 || t->hidden > 65536 || t->n_layer < 1 || t->n_layer > MG_MAX_LAYER ||
+        t->n_head < 1 || t->n_head > 1024 || t->n_head_kv < 1 || t->n_head % t->n_head_kv ||
+        t->head_dim < 2 || t->head_dim > 1024 || t->head_dim % 2 || t->ffn < 1 || t->ffn > 262144 ||
+        t->n_vocab < 1 || t->n_vocab > 1 << 24 || t->max_position < 1 || t->max_position > 1 << 24)
         abort();
     if ((t->section[0] + t->section[1] + t->section[2]) * 2 != t->head_dim) abort();
-    if (!(t->norm_eps >= 0 && t->norm_eps <= 0.1f) || !(t->rope_theta >= 1 && t->rope_theta <= 1e12f)) abort();
-    if (v->hidden < 1 || v->hidden > 65536 || v->depth < 1 || v->depth > MG_MAX_LAYER || v->n_head < 1 ||
-        v->hidden % v->n_head || v->hidden / v->n_head % 4 || v->hidden / v->n_head > 1024 || v->ffn < 1 ||
-        v->ffn > 262144 || v->patch < 1 || v->patch > 64 || v->temporal < 1 || v->temporal > 8 || v->merge < 1 ||
-        v->merge > 8 || v->out != t->hidden || v->in_channels != 3 || v->n_position < 1 ||
+    if (!(t->norm_eps >= 0 && t->norm_eps <= 0.1f) ||
+        !(t->rope_theta >= 1 && t->rope_theta <= 1e12f))
+        abort();
+    if (v->hidden < 1 || v->hidden > 65536 || v->depth < 1 || v->depth > MG_MAX_LAYER ||
+        v->n_head < 1 || v->hidden % v->n_head || v->hidden / v->n_head % 4 ||
+        v->hidden / v->n_head > 1024 || v->ffn < 1 || v->ffn > 262144 || v->patch < 1 ||
+        v->patch > 64 || v->temporal < 1 || v->temporal > 8 || v->merge < 1 || v->merge > 8 ||
+        v->out != t->hidden || v->in_channels != 3 || v->n_position < 1 ||
         v->n_position > 1024 * 1024 || v->n_deepstack > MG_MAX_DEEPSTACK)
         abort();
     size_t side = (size_t)lround(sqrt((double)v->n_position));
@@ -36,8 +39,9 @@ static void check(const struct mg_config *c) {
         abort();
     for (int i = 0; i < 3; i++)
         if (!isfinite(p->mean[i]) || !(p->std[i] > 0) || !isfinite(p->std[i])) abort();
-    if (!(g->temperature >= 0 && g->temperature <= 100) || !(g->top_p >= 0 && g->top_p <= 1) || g->top_k < 0 ||
-        !(g->repetition_penalty > 0 && g->repetition_penalty <= 100) || g->n_end_token > MG_MAX_END_TOKEN)
+    if (!(g->temperature >= 0 && g->temperature <= 100) || !(g->top_p >= 0 && g->top_p <= 1) ||
+        g->top_k < 0 || !(g->repetition_penalty > 0 && g->repetition_penalty <= 100) ||
+        g->n_end_token > MG_MAX_END_TOKEN)
         abort();
     for (size_t i = 0; i < g->n_end_token; i++)
         if (g->end_token[i] < 0 || (size_t)g->end_token[i] >= t->n_vocab) abort();

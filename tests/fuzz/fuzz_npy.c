@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         for (int i = 0; i < npy.n_dim; i++) elements *= npy.dim[i];
         if (elements != npy.n || npy.n * size > n) abort();
         volatile uint8_t sum = 0;
-        for (size_t i = 0; i < npy.n * size; i++) sum = (uint8_t)(sum + ((const uint8_t *)npy.data)[i]);
+        for (size_t i = 0; i < npy.n * size; i++)
+            sum = (uint8_t)(sum + ((const uint8_t *)npy.data)[i]);
     }
     mg_npy_free(&npy);
     return 0;

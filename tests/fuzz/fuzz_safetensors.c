@@ -1,5 +1,7 @@
-/* Fuzz target: one safetensors file. An input that begins with '{' is taken as the header's text up to the last
- * '}', and data behind that; the length in front, which a fuzzer seldom gets right, is then put there. */
+/* Fuzz target: one safetensors file. An input that begins with '{' is taken as the header's text up
+ * to the last
+ * '}', and data behind that; the length in front, which a fuzzer seldom gets right, is then put
+ * there. */
 #include "weights/weights.h"
 
 #include <stdlib.h>

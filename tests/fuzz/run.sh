@@ -1,6 +1,7 @@
 #!/bin/bash
-# tests/fuzz/run.sh [SECONDS] [NAME...]: fuzzes each target (all by default) for SECONDS (60) with libFuzzer under
-# ASan and UBSan, then adds inputs with new coverage to the committed corpus. See README.md.
+# tests/fuzz/run.sh [SECONDS] [NAME...]: fuzzes each target (all by default) for SECONDS (60) with
+# libFuzzer under ASan and UBSan, then adds inputs with new coverage to the committed corpus. See
+# README.md.
 #   FUZZ_BUILD  build folder (build-fuzz in the project)
 #   FUZZ_WORK   growing corpora, logs and crashes (/tmp/margay-fuzz)
 #   FUZZ_ADD=0  leave the committed corpus alone
@@ -21,7 +22,8 @@ mkdir -p "$work"
 if [ ! -f "$build/build.ninja" ]; then
     CC=clang meson setup "$build" "$root" -Dfuzz=true --buildtype=debugoptimized \
         -Db_sanitize=address,undefined -Db_lundef=false \
-        -Dc_args="-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined" >"$work/setup.log" 2>&1 ||
+        -Dc_args="-fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined" \
+        >"$work/setup.log" 2>&1 ||
         { tail -20 "$work/setup.log"; exit 1; }
 fi
 ninja -C "$build" "${names[@]/#/tests/fuzz/fuzz_}" >"$work/build.log" 2>&1 ||
@@ -50,7 +52,8 @@ for name in "${names[@]}"; do
     rm -rf "$own/merged" && cp -r "$corpus" "$own/merged"
     added=0
     if [ "${FUZZ_ADD:-1}" = 1 ] && [ $code = 0 ] &&
-        "$program" -merge=1 -rss_limit_mb=2048 -timeout=10 "$own/merged" "$own/corpus" >"$own/merge.log" 2>&1; then
+        "$program" -merge=1 -use_counters=0 -rss_limit_mb=2048 -timeout=10 \
+            "$own/merged" "$own/corpus" >"$own/merge.log" 2>&1; then
         total=$(bytes "$corpus")
         while read -r size file; do
             [ -e "$corpus/$file" ] && continue
@@ -59,8 +62,10 @@ for name in "${names[@]}"; do
             cp "$own/merged/$file" "$corpus/$file" && added=$((added + 1))
         done < <(find "$own/merged" -type f -printf '%s %f\n' | sort -n)
     fi
-    echo "$name: ${runs:-0} runs, ${cov:-0} cov, $crashes crashes (exit $code, $added inputs added, corpus" \
-        "$(find "$corpus" -type f | wc -l) files, $(bytes "$corpus") bytes)"
-    if [ $code != 0 ]; then grep -E "ERROR:|SUMMARY:|runtime error|Test unit written" "$own/log" | head -5; fi
+    echo "$name: ${runs:-0} runs, ${cov:-0} cov, $crashes crashes (exit $code, $added inputs" \
+        "added, corpus $(find "$corpus" -type f | wc -l) files, $(bytes "$corpus") bytes)"
+    if [ $code != 0 ]; then
+        grep -E "ERROR:|SUMMARY:|runtime error|Test unit written" "$own/log" | head -5
+    fi
 done
 exit $failed

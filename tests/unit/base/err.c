@@ -24,8 +24,10 @@ static void assert_utf8(const char *s) {
 
 static void first_failure_stays(void **state) {
     struct mg_err err = {0};
-    assert_int_equal(mg_fail(&err, MG_ERR_FORMAT, "image_truncated", "ends after %d bytes", 12), MG_ERR_FORMAT);
-    assert_int_equal(mg_fail(&err, MG_ERR_IO, "other", "later"), MG_ERR_IO); /* its own status comes back */
+    assert_int_equal(mg_fail(&err, MG_ERR_FORMAT, "image_truncated", "ends after %d bytes", 12),
+                     MG_ERR_FORMAT);
+    assert_int_equal(mg_fail(&err, MG_ERR_IO, "other", "later"),
+                     MG_ERR_IO); /* its own status comes back */
     assert_int_equal(err.status, MG_ERR_FORMAT);
     assert_string_equal(err.code, "image_truncated");
     assert_string_equal(err.text, "ends after 12 bytes");
@@ -42,8 +44,11 @@ static void errno_becomes_a_status(void **state) {
     static const struct {
         int errnum;
         enum mg_status want;
-    } row[] = {{ENOENT, MG_ERR_NOT_FOUND}, {ENOTDIR, MG_ERR_NOT_FOUND}, {ENOMEM, MG_ERR_MEMORY},
-               {EACCES, MG_ERR_IO},        {ENOSPC, MG_ERR_IO}};
+    } row[] = {{ENOENT, MG_ERR_NOT_FOUND},
+               {ENOTDIR, MG_ERR_NOT_FOUND},
+               {ENOMEM, MG_ERR_MEMORY},
+               {EACCES, MG_ERR_IO},
+               {ENOSPC, MG_ERR_IO}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct mg_err err = {0};
         assert_int_equal(mg_fail_errno(&err, "open", "some/file", row[i].errnum), row[i].want);
@@ -87,7 +92,8 @@ static void every_status_has_a_name(void **state) {
     for (int i = MG_OK; i <= MG_ERR_MEMORY; i++) {
         assert_string_not_equal(mg_status_name((enum mg_status)i), "unknown status");
         for (int j = MG_OK; j < i; j++)
-            assert_string_not_equal(mg_status_name((enum mg_status)i), mg_status_name((enum mg_status)j));
+            assert_string_not_equal(mg_status_name((enum mg_status)i),
+                                    mg_status_name((enum mg_status)j));
     }
     assert_string_equal(mg_status_name((enum mg_status)99), "unknown status");
 }

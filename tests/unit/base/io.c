@@ -63,7 +63,8 @@ static void read_limit(void **state) {
     assert_non_null(strstr(err.text, "10 bytes"));
     mg_buf_free(&b);
     mg_err_clear(&err);
-    assert_int_equal(mg_file_read("/dev/zero", 100000, &b, &err), MG_ERR_LIMIT); /* size not known before */
+    assert_int_equal(mg_file_read("/dev/zero", 100000, &b, &err),
+                     MG_ERR_LIMIT); /* size not known before */
     assert_true(b.n <= 100000);
     mg_buf_free(&b);
     mg_err_clear(&err);
@@ -138,7 +139,8 @@ static void full_disk_leaves_the_old_file(void **state) {
     struct mg_err err = {0};
     mkdir(disk, 0700);
     if (geteuid() != 0 || mount("tmpfs", disk, "tmpfs", 0, "size=64k") != 0) {
-        print_message("full_disk_leaves_the_old_file: skipped, needs root to mount a small tmpfs\n");
+        print_message(
+            "full_disk_leaves_the_old_file: skipped, needs root to mount a small tmpfs\n");
         skip();
     }
     static const uint8_t large[200000];

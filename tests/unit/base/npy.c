@@ -26,16 +26,20 @@ static void round_trip(void **state) {
         int n_dim;
         size_t dim[6];
         size_t bytes;
-    } row[] = {{MG_NPY_F32, 2, {3, 83}, 996},         {MG_NPY_I32, 1, {5}, 20},
-               {MG_NPY_I64, 3, {2, 3, 4}, 192},       {MG_NPY_F32, 0, {0}, 4},
-               {MG_NPY_F32, 2, {0, 7}, 0},            {MG_NPY_I64, 6, {1, 2, 1, 3, 1, 2}, 96},
+    } row[] = {{MG_NPY_F32, 2, {3, 83}, 996},
+               {MG_NPY_I32, 1, {5}, 20},
+               {MG_NPY_I64, 3, {2, 3, 4}, 192},
+               {MG_NPY_F32, 0, {0}, 4},
+               {MG_NPY_F32, 2, {0, 7}, 0},
+               {MG_NPY_I64, 6, {1, 2, 1, 3, 1, 2}, 96},
                {MG_NPY_F32, 4, {1, 1, 100, 100}, 40000}};
     uint8_t data[40000];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i * 7 + (i >> 8));
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct mg_err err = {0};
         struct mg_npy npy;
-        assert_int_equal(mg_npy_write(path, row[i].type, row[i].n_dim, row[i].dim, data, &err), MG_OK);
+        assert_int_equal(mg_npy_write(path, row[i].type, row[i].n_dim, row[i].dim, data, &err),
+                         MG_OK);
         assert_int_equal(mg_npy_read(path, &npy, &err), MG_OK);
         assert_int_equal(npy.type, row[i].type);
         assert_int_equal(npy.n_dim, row[i].n_dim);
@@ -86,7 +90,8 @@ static enum mg_status parse_copy(const void *bytes, size_t n) {
 }
 
 static void truncated_anywhere(void **state) {
-    for (size_t n = 0; n < NUMPY_FILE_BYTES; n++) assert_int_equal(parse_copy(numpy_file, n), MG_ERR_FORMAT);
+    for (size_t n = 0; n < NUMPY_FILE_BYTES; n++)
+        assert_int_equal(parse_copy(numpy_file, n), MG_ERR_FORMAT);
     char longer[NUMPY_FILE_BYTES + 1];
     memcpy(longer, numpy_file, NUMPY_FILE_BYTES);
     longer[NUMPY_FILE_BYTES] = 0;
@@ -95,7 +100,8 @@ static void truncated_anywhere(void **state) {
 
 static void hostile_headers(void **state) {
     static const char *const dict[] = {
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }", /* wraps to 0 */
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }", /* wraps to
+                                                                                            0 */
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627777,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
@@ -108,7 +114,9 @@ static void hostile_headers(void **state) {
         "{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
         "{'fortran_order': False, 'shape': (1,), }",
-        "'shape':", "'descr':", "",
+        "'shape':",
+        "'descr':",
+        "",
     };
     for (size_t i = 0; i < sizeof dict / sizeof *dict; i++) {
         uint8_t file[400] = "\x93NUMPY\x01";
@@ -137,8 +145,10 @@ static void write_refuses_what_it_cannot_hold(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),        cmocka_unit_test(numpys_own_file),
-        cmocka_unit_test(truncated_anywhere), cmocka_unit_test(hostile_headers),
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(numpys_own_file),
+        cmocka_unit_test(truncated_anywhere),
+        cmocka_unit_test(hostile_headers),
         cmocka_unit_test(write_refuses_what_it_cannot_hold),
     };
     return cmocka_run_group_tests_name("base.npy", tests, make_path, remove_path);

@@ -1,5 +1,5 @@
-/* Checkpoint folders: one file, shards with an index, and everything that can be wrong with them. The folders are
- * made here, in a temporary place. */
+/* Checkpoint folders: one file, shards with an index, and everything that can be wrong with them.
+ * The folders are made here, in a temporary place. */
 #include "base/io.h"
 #include "weights/weights.h"
 
@@ -44,8 +44,10 @@ static void put(const char *name, const void *data, size_t n) {
 
 static void put_text(const char *name, const char *text) { put(name, text, strlen(text)); }
 
-/* A safetensors file of the header, padded to 8 bytes, and the data; `cut` bytes are left out at the end. */
-static void put_tensors(const char *name, const char *header, const void *data, size_t n_data, size_t cut) {
+/* A safetensors file of the header, padded to 8 bytes, and the data; `cut` bytes are left out at
+ * the end. */
+static void put_tensors(const char *name, const char *header, const void *data, size_t n_data,
+                        size_t cut) {
     struct mg_buf b = {0};
     uint64_t n = mg_round_up(strlen(header), 8);
     for (int i = 0; i < 8; i++) mg_buf_add_byte(&b, (uint8_t)(n >> 8 * i));
@@ -58,19 +60,23 @@ static void put_tensors(const char *name, const char *header, const void *data, 
 #define INDEX "model.safetensors.index.json"
 #define SHARD1 "model-00001-of-00002.safetensors"
 #define SHARD2 "model-00002-of-00002.safetensors"
-#define ENTRY(name, shape, begin, end) \
+#define ENTRY(name, shape, begin, end)                                                             \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
 static const float numbers[6] = {1, -2.5f, 3, 4, 5, 6};
 
 static void put_two_shards(void) {
     put_tensors(SHARD1, "{" ENTRY("a", "[2,1]", "0", "8") "}", numbers, 8, 0);
-    put_tensors(SHARD2, "{" ENTRY("b", "[3]", "0", "12") "," ENTRY("lm_head.weight", "[1]", "12", "16") "}", numbers, 16, 0);
-    put_text(INDEX, "{\"metadata\":{\"total_size\":24},\"weight_map\":{\"a\":\"" SHARD1 "\",\"b\":\"" SHARD2 "\"}}");
+    put_tensors(SHARD2,
+                "{" ENTRY("b", "[3]", "0", "12") "," ENTRY("lm_head.weight", "[1]", "12", "16") "}",
+                numbers, 16, 0);
+    put_text(INDEX, "{\"metadata\":{\"total_size\":24},\"weight_map\":{\"a\":\"" SHARD1
+                    "\",\"b\":\"" SHARD2 "\"}}");
 }
 
 /* Fails unless opening gives this status and an error with these parts of text. */
-static void want_failure(const char *what, enum mg_status want, const char *part, const char *part2) {
+static void want_failure(const char *what, enum mg_status want, const char *part,
+                         const char *part2) {
     struct mg_err err = {0};
     struct mg_weights *w;
     enum mg_status status = mg_weights_open(dir, &w, &err);
@@ -81,15 +87,16 @@ static void want_failure(const char *what, enum mg_status want, const char *part
 }
 
 static void three_dtypes_in_one_file(void **state) {
-    static const uint8_t data[] = {0x80, 0x3f, 0x00, 0xc0,              /* BF16 1, -2 */
-                                   0x00, 0x3e, 0x01, 0x00,              /* F16 1.5, 2^-24 */
-                                   0x00, 0x00, 0x20, 0xc0,              /* F32 -2.5 */
-                                   1,    2,    3,    4};                /* U8 */
+    static const uint8_t data[] = {0x80, 0x3f, 0x00, 0xc0, /* BF16 1, -2 */
+                                   0x00, 0x3e, 0x01, 0x00, /* F16 1.5, 2^-24 */
+                                   0x00, 0x00, 0x20, 0xc0, /* F32 -2.5 */
+                                   1,    2,    3,    4};   /* U8 */
     put_tensors("model.safetensors",
                 "{\"bf\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[0,4]},"
                 "\"f16\":{\"dtype\":\"F16\",\"shape\":[1,2],\"data_offsets\":[4,8]},"
                 "\"f32\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]},"
-                "\"u8\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[12,16]}}", data, sizeof data, 0);
+                "\"u8\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[12,16]}}",
+                data, sizeof data, 0);
     struct mg_err err = {0};
     struct mg_weights *w;
     assert_int_equal(mg_weights_open(dir, &w, &err), MG_OK);
@@ -100,7 +107,8 @@ static void three_dtypes_in_one_file(void **state) {
     assert_int_equal(mg_weights_need(w, "bf", 1, (size_t[]){2}, &t, &err), MG_OK);
     assert_true(mg_load_f32(t->dtype, t->data, 0) == 1 && mg_load_f32(t->dtype, t->data, 1) == -2);
     assert_int_equal(mg_weights_need(w, "f16", 2, (size_t[]){1, 2}, &t, &err), MG_OK);
-    assert_true(mg_load_f32(t->dtype, t->data, 0) == 1.5f && mg_load_f32(t->dtype, t->data, 1) == 0x1p-24f);
+    assert_true(mg_load_f32(t->dtype, t->data, 0) == 1.5f &&
+                mg_load_f32(t->dtype, t->data, 1) == 0x1p-24f);
     assert_int_equal(mg_weights_need(w, "f32", 1, (size_t[]){1}, &t, &err), MG_OK);
     assert_true(mg_load_f32(t->dtype, t->data, 0) == -2.5f);
 
@@ -112,15 +120,36 @@ static void three_dtypes_in_one_file(void **state) {
         const char *code, *text;
     } row[] = {
         {"bf", 1, {3}, MG_ERR_FORMAT, "tensor_shape", "tensor bf: wanted shape [3], found [2]"},
-        {"f16", 2, {2, 1}, MG_ERR_FORMAT, "tensor_shape", "tensor f16: wanted shape [2, 1], found [1, 2]"},
-        {"f16", 1, {2}, MG_ERR_FORMAT, "tensor_shape", "tensor f16: wanted shape [2], found [1, 2]"},
+        {"f16",
+         2,
+         {2, 1},
+         MG_ERR_FORMAT,
+         "tensor_shape",
+         "tensor f16: wanted shape [2, 1], found [1, 2]"},
+        {"f16",
+         1,
+         {2},
+         MG_ERR_FORMAT,
+         "tensor_shape",
+         "tensor f16: wanted shape [2], found [1, 2]"},
         {"f32", 0, {0}, MG_ERR_FORMAT, "tensor_shape", "tensor f32: wanted shape [], found [1]"},
-        {"u8", 1, {4}, MG_ERR_FORMAT, "tensor_dtype", "tensor u8: wanted dtype BF16, F16 or F32, found U8"},
-        {"gone", 2, {5, 6}, MG_ERR_NOT_FOUND, "tensor_missing", "tensor gone is missing; wanted shape [5, 6]"},
+        {"u8",
+         1,
+         {4},
+         MG_ERR_FORMAT,
+         "tensor_dtype",
+         "tensor u8: wanted dtype BF16, F16 or F32, found U8"},
+        {"gone",
+         2,
+         {5, 6},
+         MG_ERR_NOT_FOUND,
+         "tensor_missing",
+         "tensor gone is missing; wanted shape [5, 6]"},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         mg_err_clear(&err);
-        assert_int_equal(mg_weights_need(w, row[i].name, row[i].n_dim, row[i].dim, &t, &err), row[i].want);
+        assert_int_equal(mg_weights_need(w, row[i].name, row[i].n_dim, row[i].dim, &t, &err),
+                         row[i].want);
         assert_string_equal(err.text, row[i].text);
         assert_string_equal(err.code, row[i].code);
         assert_null(t);
@@ -135,8 +164,9 @@ static void find_among_many(void **state) {
     struct mg_buf b = {0};
     int n = 3000;
     for (int i = 0; i < n; i++) /* names in an order that is not sorted */
-        mg_buf_printf(&b, "%c\"layer.%d.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? ',' : '{',
-                      i * 7919 % n, i * 4, i * 4 + 4);
+        mg_buf_printf(&b,
+                      "%c\"layer.%d.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                      i ? ',' : '{', i * 7919 % n, i * 4, i * 4 + 4);
     mg_buf_add_str(&b, "}");
     float *data = malloc(sizeof *data * (size_t)n);
     for (int i = 0; i < n; i++) data[i] = (float)(i * 7919 % n);
@@ -161,7 +191,8 @@ static void shards(void **state) {
     struct mg_err err = {0};
     struct mg_weights *w;
     assert_int_equal(mg_weights_open(dir, &w, &err), MG_OK);
-    assert_int_equal(mg_weights_count(w), 3); /* the extra lm_head.weight, which the index leaves out, is fine */
+    assert_int_equal(mg_weights_count(w),
+                     3); /* the extra lm_head.weight, which the index leaves out, is fine */
     assert_int_equal(mg_weights_bytes(w), 24);
     assert_true(*(const float *)mg_weights_find(w, "lm_head.weight")->data == 4);
     assert_true(((const float *)mg_weights_find(w, "a")->data)[1] == -2.5f);
@@ -194,7 +225,8 @@ static void truncated_shard(void **state) {
 static void index_and_shards_at_odds(void **state) {
     put_two_shards();
     put_text(INDEX, "{\"weight_map\":{\"a\":\"" SHARD2 "\",\"b\":\"" SHARD1 "\"}}");
-    want_failure("in the other shard", MG_ERR_FORMAT, "is in model-0000", INDEX " puts it into model-0000");
+    want_failure("in the other shard", MG_ERR_FORMAT, "is in model-0000",
+                 INDEX " puts it into model-0000");
     put_text(INDEX, "{\"weight_map\":{\"a\":\"" SHARD1 "\",\"c\":\"" SHARD2 "\"}}");
     want_failure("in no shard", MG_ERR_FORMAT, "tensor c is not in " SHARD2, INDEX);
     put_tensors(SHARD2, "{" ENTRY("a", "[3]", "0", "12") "}", numbers, 12, 0);
@@ -205,14 +237,16 @@ static void index_and_shards_at_odds(void **state) {
 }
 
 static void names_in_the_index(void **state) {
-    static const char *const bad[] = {"../../x",     "../x",  "/etc/passwd", "sub/x", ".",  "..", "",
-                                      ".hidden",     "a\\\\b", "a\\nb",       "./x",   "a/", "\\u007f"};
+    static const char *const bad[] = {"../../x", "../x", "/etc/passwd", "sub/x",  ".",
+                                      "..",      "",     ".hidden",     "a\\\\b", "a\\nb",
+                                      "./x",     "a/",   "\\u007f"};
     put_two_shards();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[300];
         snprintf(text, sizeof text, "{\"weight_map\":{\"a\":\"%s\"}}", bad[i]);
         put_text(INDEX, text);
-        want_failure(bad[i], MG_ERR_FORMAT, "wanted a plain file name in the same folder", "tensor a");
+        want_failure(bad[i], MG_ERR_FORMAT, "wanted a plain file name in the same folder",
+                     "tensor a");
     }
     char text[600], name[300];
     memset(name, 'n', 256);
@@ -280,7 +314,8 @@ static void hostile_indexes_are_cheap(void **state) {
 static void largest_index(void **state) {
     struct mg_buf b = {0};
     mg_buf_add_str(&b, "{\"weight_map\":");
-    for (int i = 0; i < 100000; i++) mg_buf_printf(&b, "%c\"model.layers.%d.w\":\"m-%d\"", i ? ',' : '{', i, i % 1000);
+    for (int i = 0; i < 100000; i++)
+        mg_buf_printf(&b, "%c\"model.layers.%d.w\":\"m-%d\"", i ? ',' : '{', i, i % 1000);
     mg_buf_add_str(&b, "}}");
     size_t calls = 0;
     struct mg_err err = {0};
@@ -360,10 +395,18 @@ static void unreadable(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(three_dtypes_in_one_file), CASE(find_among_many),           CASE(shards),
-        CASE(truncated_shard),          CASE(index_and_shards_at_odds),  CASE(names_in_the_index),
-        CASE(broken_indexes),           CASE(hostile_indexes_are_cheap), CASE(largest_index),
-        CASE(too_many_shards),          CASE(folders),                   CASE(unreadable),
+        CASE(three_dtypes_in_one_file),
+        CASE(find_among_many),
+        CASE(shards),
+        CASE(truncated_shard),
+        CASE(index_and_shards_at_odds),
+        CASE(names_in_the_index),
+        CASE(broken_indexes),
+        CASE(hostile_indexes_are_cheap),
+        CASE(largest_index),
+        CASE(too_many_shards),
+        CASE(folders),
+        CASE(unreadable),
     };
     return cmocka_run_group_tests_name("weights.folder", tests, NULL, NULL);
 }
