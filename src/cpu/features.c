@@ -1,10 +1,11 @@
 /* cpu/features.c - finding the tier: CPUID, XCR0, the system's word on AMX, and MARGAY_CPU.
  *
- * A bit in CPUID says what the processor can do; a bit in XCR0 says that the system saves the registers it
- * needs. Only both together make an instruction safe (a hypervisor may show the first without the second).
- * AMX needs a third thing: Linux gives each process its tile memory on request, ARCH_REQ_XCOMP_PERM, and
- * refuses when the signal stack is too small. The request holds for all threads made later, so
- * mg_features_detect belongs at the start of the program, before any thread.
+ * A bit in CPUID says what the processor can do; a bit in XCR0 says that the system saves the
+ * registers it needs. Only both together make an instruction safe (a hypervisor may show the first
+ * without the second). AMX needs a third thing: Linux gives each process its tile memory on
+ * request, ARCH_REQ_XCOMP_PERM, and refuses when the signal stack is too small. The request holds
+ * for all threads made later, so mg_features_detect belongs at the start of the program, before any
+ * thread.
  */
 #include "cpu/features.h"
 
@@ -132,8 +133,9 @@ void mg_features_detect(struct mg_features *out) {
                  "MARGAY_CPU=%.24s is not ref, avx2, avx512, vnni, bf16 or amx; using %s", wish,
                  mg_tier_name(out->best));
     } else if (cap > (int)out->best) {
-        snprintf(out->warning, sizeof out->warning, "MARGAY_CPU=%s is above this machine (%.80s); using %s",
-                 wish, out->reason, mg_tier_name(out->best));
+        snprintf(out->warning, sizeof out->warning,
+                 "MARGAY_CPU=%s is above this machine (%.80s); using %s", wish, out->reason,
+                 mg_tier_name(out->best));
     } else {
         out->tier = (enum mg_tier)cap;
         snprintf(out->reason, sizeof out->reason, "MARGAY_CPU=%s", wish);

@@ -1,8 +1,8 @@
 /* cpu/features.h - what this processor may run, as tiers.
  *
- * A tier is a promise of a set of instructions, checked in CPUID, in XCR0 (what the system saves) and, for
- * AMX, by asking the kernel for permission. MARGAY_CPU=ref|avx2|avx512|vnni|bf16|amx caps the tier; a value
- * above what the machine has is refused with a warning and the best tier is used.
+ * A tier is a promise of a set of instructions, checked in CPUID, in XCR0 (what the system saves)
+ * and, for AMX, by asking the kernel for permission. MARGAY_CPU=ref|avx2|avx512|vnni|bf16|amx caps
+ * the tier; a value above what the machine has is refused with a warning and the best tier is used.
  *   ref     plain C, the definition
  *   avx2    AVX2 + FMA + F16C (Haswell, Zen 1)
  *   avx512  F, BW, DQ, VL (Skylake server)
@@ -17,21 +17,28 @@
 #include <stddef.h>
 
 enum mg_tier {
-    MG_TIER_REF, MG_TIER_AVX2, MG_TIER_AVX512, MG_TIER_VNNI, MG_TIER_BF16, MG_TIER_AMX, MG_N_TIER
+    MG_TIER_REF,
+    MG_TIER_AVX2,
+    MG_TIER_AVX512,
+    MG_TIER_VNNI,
+    MG_TIER_BF16,
+    MG_TIER_AMX,
+    MG_N_TIER
 };
 
 struct mg_features {
-    enum mg_tier tier;     /* what is used: the best, or what MARGAY_CPU caps it to */
-    enum mg_tier best;     /* what the machine has */
-    bool intel;            /* GenuineIntel: FMA in f32 beats vdpbf16ps there, not on AMD */
-    bool hypervisor;       /* running in a virtual machine */
-    char brand[64];        /* the processor's name, e.g. "AMD EPYC 9R14" */
-    char reason[160];      /* why no higher tier, for people ("no AMX tiles in CPUID") */
-    char warning[160];     /* "", or what was wrong with MARGAY_CPU; the caller prints it */
+    enum mg_tier tier; /* what is used: the best, or what MARGAY_CPU caps it to */
+    enum mg_tier best; /* what the machine has */
+    bool intel;        /* GenuineIntel: FMA in f32 beats vdpbf16ps there, not on AMD */
+    bool hypervisor;   /* running in a virtual machine */
+    char brand[64];    /* the processor's name, e.g. "AMD EPYC 9R14" */
+    char reason[160];  /* why no higher tier, for people ("no AMX tiles in CPUID") */
+    char warning[160]; /* "", or what was wrong with MARGAY_CPU; the caller prints it */
 };
 
-/* Fills in `out` for this machine; reads MARGAY_CPU. Never fails: the least is `ref`. Call it before the first
- * thread is made: AMX permission holds for the threads made after it was granted. */
+/* Fills in `out` for this machine; reads MARGAY_CPU. Never fails: the least is `ref`. Call it
+ * before the first thread is made: AMX permission holds for the threads made after it was granted.
+ */
 void mg_features_detect(struct mg_features *out);
 const char *mg_tier_name(enum mg_tier tier);
 /* The tier with this name, or -1. */

@@ -1,4 +1,5 @@
-/* kernels/dtype.h - element types of weights and activations, and scalar conversions between them. */
+/* kernels/dtype.h - element types of weights and activations, and scalar conversions between them.
+ */
 #ifndef MG_KERNELS_DTYPE_H
 #define MG_KERNELS_DTYPE_H
 
@@ -7,7 +8,17 @@
 #include <string.h>
 
 enum mg_dtype {
-    MG_F32, MG_F16, MG_BF16, MG_F64, MG_I64, MG_I32, MG_I16, MG_I8, MG_U8, MG_BOOL, MG_N_DTYPE
+    MG_F32,
+    MG_F16,
+    MG_BF16,
+    MG_F64,
+    MG_I64,
+    MG_I32,
+    MG_I16,
+    MG_I8,
+    MG_U8,
+    MG_BOOL,
+    MG_N_DTYPE
 };
 
 /* Bytes per element. */

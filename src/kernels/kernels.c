@@ -1,4 +1,5 @@
-/* kernels/kernels.c - filling the table: `ref` first, then each tier up to the chosen one overrides. */
+/* kernels/kernels.c - filling the table: `ref` first, then each tier up to the chosen one
+ * overrides. */
 #include "kernels/kernels.h"
 
 #include "kernels/ref/ref.h"

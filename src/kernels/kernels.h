@@ -1,20 +1,24 @@
 /* kernels/kernels.h - every operation that takes time, as one table of functions.
  *
- * mg_kernels_init fills the table with `ref` (plain C, the definition) and lets each tier up to the machine's
- * override what it does better. A kernel is single-threaded over a range of tasks or rows that the caller picks;
- * how the range is cut never changes a result: blocking is fixed by the shapes alone.
- * A row of a matrix product has the same bits beside any other rows: in `ref` always, in the x86 tiers among all
- * m <= 8 and among all m > 8. The same holds for a row of attention in any chunk of the prompt, few rows there
- * being n_q * n_head / n_head_kv <= 8.
- * x86 tiers: avx2 and avx512 multiply in f32 in both modes; bf16 uses vdpbf16ps in MG_MODE_BF16 except on Intel,
- * where it has half the rate of the f32 multiply-add (measured on Emerald Rapids: 88 against 177 GFLOP/s).
+ * mg_kernels_init fills the table with `ref` (plain C, the definition) and lets each tier up to the
+ * machine's override what it does better. A kernel is single-threaded over a range of tasks or rows
+ * that the caller picks; how the range is cut never changes a result: blocking is fixed by the
+ * shapes alone.
+ *
+ * A row of a matrix product has the same bits beside any other rows: in `ref` always, in the x86
+ * tiers among all m <= 8 and among all m > 8. The same holds for a row of attention in any chunk of
+ * the prompt, few rows there being n_q * n_head / n_head_kv <= 8.
+ *
+ * x86: avx2 and avx512 multiply in f32 in both modes; bf16 uses vdpbf16ps in MG_MODE_BF16 except on
+ * Intel, where it has half the rate of the f32 multiply-add (Emerald Rapids: 88 against 177 GFLOP/s
+ * in tests/kernel/bench_kernel).
  *
  * Two compute modes for matrix products:
  *   MG_MODE_F32    x in f32, weights widened to f32, f32 multiply and add. The definition.
- *   MG_MODE_BF16   x rounded to bf16 (ties to even), weights rounded to bf16 (BF16 weights are unchanged), products
- *                  added in f32.
- * All float matrices are row-major; ld* are in elements. Activation buffers are 64-byte aligned, but row
- * strides are arbitrary (a stride of a multiple of 4 KB is legal but slow: pad it by 64 bytes).
+ *   MG_MODE_BF16   x rounded to bf16 (ties to even), weights rounded to bf16 (BF16 weights are
+ *                  unchanged), products added in f32.
+ * All float matrices are row-major; ld* are in elements. Activation buffers are 64-byte aligned, but row strides are arbitrary (a stride of a multiple of
+ * 4 KB is legal but slow: pad it by 64 bytes).
  */
 #ifndef MG_KERNELS_KERNELS_H
 #define MG_KERNELS_KERNELS_H
@@ -39,10 +43,11 @@ enum mg_epilogue {
 struct mg_matmul {
     enum mg_mode mode;
     enum mg_epilogue epilogue;
-    const void *x;       /* [m][ldx] of the table's x_type[mode], as made by mg_kernels.prepare */
+    const void *x; /* [m][ldx] of the table's x_type[mode], as made by mg_kernels.prepare */
     size_t ldx;
-    const void *w;       /* [n][ldw], as in the checkpoint; element-aligned only, may be a read-only mapping */
-    const void *w2;      /* SWIGLU: the second matrix, same type and stride; else NULL */
+    const void
+        *w; /* [n][ldw], as in the checkpoint; element-aligned only, may be a read-only mapping */
+    const void *w2; /* SWIGLU: the second matrix, same type and stride; else NULL */
     size_t ldw;
     enum mg_dtype wtype; /* F32, F16 or BF16 */
     const float *bias;   /* [n] or NULL */
@@ -51,19 +56,19 @@ struct mg_matmul {
     size_t m, n, k;
 };
 
-/* out[i][h*head_dim ..] = softmax(scale * q k^T) v for query rows i and heads h; head h reads key/value head
- * h / (n_head / n_head_kv). Row i sees keys 0 .. n_kv-1, or when causal 0 .. first_pos + i. Exact softmax in f32
- * (the row's maximum is subtracted). */
+/* out[i][h*head_dim ..] = softmax(scale * q k^T) v for query rows i and heads h; head h reads
+ * key/value head h / (n_head / n_head_kv). Row i sees keys 0 .. n_kv-1, or when causal 0 ..
+ * first_pos + i. Exact softmax in f32 (the row's maximum is subtracted). */
 struct mg_attention {
-    const float *q;            /* row i at q + i*ldq, head h at + h*head_dim */
+    const float *q; /* row i at q + i*ldq, head h at + h*head_dim */
     size_t ldq;
-    const void *k, *v;         /* row p of head g at + g*head_stride_kv + p*ldkv, elements of kv_type */
+    const void *k, *v; /* row p of head g at + g*head_stride_kv + p*ldkv, elements of kv_type */
     size_t ldkv, head_stride_kv;
-    enum mg_dtype kv_type;     /* F32 or BF16 */
+    enum mg_dtype kv_type; /* F32 or BF16 */
     size_t n_head, n_head_kv, head_dim;
     size_t n_q, n_kv;
     bool causal;
-    size_t first_pos;          /* causal: index of query row 0 among the keys; first_pos + n_q == n_kv */
+    size_t first_pos; /* causal: index of query row 0 among the keys; first_pos + n_q == n_kv */
     float scale;
     float *out;
     size_t ldo;
@@ -72,14 +77,16 @@ struct mg_attention {
 struct mg_kernels {
     enum mg_tier tier; /* of the features it was made for */
 
-    /* What a prepared x is made of in each mode: F32 (rounded values in f32), or BF16. At most 4 bytes. */
+    /* What a prepared x is made of in each mode: F32 (rounded values in f32), or BF16. At most 4
+     * bytes. */
     enum mg_dtype x_type[2];
-    /* f32 rows [m][ldin] -> prepared rows [m][ldout] of x_type[mode]. In place (out == in) is allowed when
-     * x_type[mode] is F32 and the strides are equal. */
-    void (*prepare)(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout, size_t m,
-                    size_t k);
+    /* f32 rows [m][ldin] -> prepared rows [m][ldout] of x_type[mode]. In place (out == in) is
+     * allowed when x_type[mode] is F32 and the strides are equal. */
+    void (*prepare)(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout,
+                    size_t m, size_t k);
 
-    /* The product's columns are cut into tasks; each task writes its own columns of y for all rows. */
+    /* The product's columns are cut into tasks; each task writes its own columns of y for all rows.
+     */
     size_t (*matmul_tasks)(const struct mg_matmul *op);
     size_t (*matmul_scratch)(const struct mg_matmul *op); /* bytes per thread, 64-byte aligned */
     void (*matmul)(const struct mg_matmul *op, size_t task, void *scratch);
@@ -91,24 +98,28 @@ struct mg_kernels {
 
     /* Rows. out == in is allowed. */
     /* out[i][j] = in[i][j] * rsqrt(mean_j(in^2) + eps) * w[j] */
-    void (*rms_norm)(const float *in, size_t ldin, const float *w, float eps, float *out, size_t ldout,
-                     size_t m, size_t k);
-    /* out[i][j] = (in[i][j] - mean) * rsqrt(var + eps) * w[j] + b[j], var over k without correction */
-    void (*layer_norm)(const float *in, size_t ldin, const float *w, const float *b, float eps, float *out,
-                       size_t ldout, size_t m, size_t k);
+    void (*rms_norm)(const float *in, size_t ldin, const float *w, float eps, float *out,
+                     size_t ldout, size_t m, size_t k);
+    /* out[i][j] = (in[i][j] - mean) * rsqrt(var + eps) * w[j] + b[j], var over k without correction
+     */
+    void (*layer_norm)(const float *in, size_t ldin, const float *w, const float *b, float eps,
+                       float *out, size_t ldout, size_t m, size_t k);
     /* Rotate-half in place on n_head heads of head_dim in each row: with a = x[j], b = x[j + d/2]:
-     * x[j] = a*cos[i][j] - b*sin[i][j];  x[j + d/2] = b*cos[i][j] + a*sin[i][j]. cos, sin: [m][d/2]. */
+     * x[j] = a*cos[i][j] - b*sin[i][j];  x[j + d/2] = b*cos[i][j] + a*sin[i][j]. cos, sin:
+     * [m][d/2]. */
     void (*rope)(float *x, size_t ldx, size_t m, size_t n_head, size_t head_dim, const float *cos,
                  const float *sin);
 
     /* Vectors of n. */
-    void (*add)(float *y, const float *x, size_t n);                 /* y += x */
-    void (*gelu_tanh)(float *x, size_t n);                           /* 0.5x(1+tanh(sqrt(2/pi)(x+0.044715x^3))) */
-    void (*gelu_erf)(float *x, size_t n);                            /* 0.5x(1+erf(x/sqrt 2)) */
-    void (*silu_mul)(const float *gate, const float *up, float *out, size_t n); /* gate/(1+exp(-gate))*up */
-    void (*softmax)(float *x, size_t n);                             /* exact row softmax, n >= 1 */
-    void (*widen)(enum mg_dtype type, const void *in, float *out, size_t n); /* F32, F16, BF16 -> f32, exact */
-    void (*to_bf16)(const float *in, uint16_t *out, size_t n);       /* ties to even */
+    void (*add)(float *y, const float *x, size_t n); /* y += x */
+    void (*gelu_tanh)(float *x, size_t n);           /* 0.5x(1+tanh(sqrt(2/pi)(x+0.044715x^3))) */
+    void (*gelu_erf)(float *x, size_t n);            /* 0.5x(1+erf(x/sqrt 2)) */
+    void (*silu_mul)(const float *gate, const float *up, float *out,
+                     size_t n);          /* gate/(1+exp(-gate))*up */
+    void (*softmax)(float *x, size_t n); /* exact row softmax, n >= 1 */
+    void (*widen)(enum mg_dtype type, const void *in, float *out,
+                  size_t n);                                   /* F32, F16, BF16 -> f32, exact */
+    void (*to_bf16)(const float *in, uint16_t *out, size_t n); /* ties to even */
     bool (*all_finite)(const float *x, size_t n);
     /* Index of the first largest value; NaN never wins. n >= 1. */
     size_t (*argmax)(const float *x, size_t n);

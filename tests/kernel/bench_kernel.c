@@ -1,8 +1,9 @@
 /* tests/kernel/bench_kernel.c - how far the kernels are from what this machine can do, in one run.
  *
- * Peaks are measured here, between the rows (single-threaded): f32 multiply-add and vdpbf16ps in registers, reading of
- * 512 MB with prefetch. Each row prints the median of up to RUNS shares of the peak measured right before, since neighbours
- * on a virtual machine change the clock, and the best rate over the best peak. Not a test: `ninja bench_kernel && tests/kernel/bench_kernel`.
+ * Peaks are measured here, between the rows (single-threaded): f32 multiply-add and vdpbf16ps in
+ * registers, reading of 512 MB with prefetch. Each row prints the median of up to RUNS shares of
+ * the peak measured right before, since neighbours on a virtual machine change the clock, and the
+ * best rate over the best peak. Not a test: `ninja bench_kernel && tests/kernel/bench_kernel`.
  *   bench_kernel [seconds per row, default 0.4] [word that a row's name must contain]
  */
 #include "kernels/kernels.h"
@@ -23,7 +24,8 @@ int main(void) { return puts("x86-64 only") < 0; }
 static double seconds_per_row = 0.4;
 static const char *only;
 
-/* This thread's processor time: other programs' slices don't count, what they do to caches and memory does. */
+/* This thread's processor time: other programs' slices don't count, what they do to caches and
+ * memory does. */
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -79,7 +81,8 @@ __attribute__((target("avx2,fma"))) static double fma256(void) {
 
 __attribute__((target("avx512f,avx512bf16"))) static double dot512(void) {
     __m512 a[16];
-    __m512bh m = (__m512bh)_mm512_set1_epi32(0x3f003f00), c = (__m512bh)_mm512_set1_epi32(0x3f013f02);
+    __m512bh m = (__m512bh)_mm512_set1_epi32(0x3f003f00),
+             c = (__m512bh)_mm512_set1_epi32(0x3f013f02);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps((float)i);
     double t = now();
@@ -152,16 +155,19 @@ static void report(const char *name, double *share, double *rate, size_t n, cons
     double top = 0; /* the best peak seen beside the best rate seen */
     for (size_t i = 0; i < n; i++) top = fmax(top, share[i] > 0 ? rate[i] / share[i] : 0);
     double s = median(share, n), r = median(rate, n), best = top > 0 ? rate[n - 1] / top : 0;
-    printf("%-6s %-44s %8.1f %-7s %5.1f %% of peak (best %5.1f %%, %zu runs)\n", mg_tier_name(tier), name, r,
-           unit, 100 * s, 100 * best, n);
+    printf("%-6s %-44s %8.1f %-7s %5.1f %% of peak (best %5.1f %%, %zu runs)\n", mg_tier_name(tier),
+           name, r, unit, 100 * s, 100 * best, n);
     fflush(stdout);
 }
 
-static void bench_gemm(const char *name, size_t m, size_t n, size_t k, enum mg_mode mode, enum mg_epilogue epi) {
+static void bench_gemm(const char *name, size_t m, size_t n, size_t k, enum mg_mode mode,
+                       enum mg_epilogue epi) {
     char label[80];
     bool dot = table.x_type[mode] == MG_BF16;
     snprintf(label, sizeof label, "gemm %s %zux%zux%zu %s", name, m, n, k,
-             mode == MG_MODE_F32 ? "f32" : dot ? "bf16 dot" : "bf16 by fma");
+             mode == MG_MODE_F32 ? "f32"
+             : dot               ? "bf16 dot"
+                                 : "bf16 by fma");
     if (skip(label)) return;
     size_t ldx = k + 32;
     float *x = randoms(m * ldx), *y = randoms(m * n), *wf = randoms(n * k), *bias = randoms(n);
@@ -171,8 +177,8 @@ static void bench_gemm(const char *name, size_t m, size_t n, size_t k, enum mg_m
     table.to_bf16(wf, w2, n * k);
     table.prepare(mode, x, ldx, px, ldx, m, k);
     bool swiglu = epi == MG_EPI_SWIGLU;
-    struct mg_matmul op = {mode, epi, px, ldx, w, swiglu ? w2 : NULL, k, MG_BF16, swiglu ? NULL : bias,
-                           y, n, m, n, k};
+    struct mg_matmul op = {
+        mode, epi, px, ldx, w, swiglu ? w2 : NULL, k, MG_BF16, swiglu ? NULL : bias, y, n, m, n, k};
     void *scratch = mg_alloc(table.matmul_scratch(&op), 1);
     double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
     size_t runs = 0;
@@ -193,7 +199,9 @@ static void bench_gemv(size_t m, size_t n, size_t k, enum mg_mode mode) {
     char label[80];
     bool dot = table.x_type[mode] == MG_BF16;
     snprintf(label, sizeof label, "gemv %zux%zux%zu %s", m, n, k,
-             mode == MG_MODE_F32 ? "f32" : dot ? "bf16 dot" : "bf16 by fma");
+             mode == MG_MODE_F32 ? "f32"
+             : dot               ? "bf16 dot"
+                                 : "bf16 by fma");
     if (skip(label)) return;
     size_t ldx = k + 32; /* 64 bytes or more off a multiple of 4 KB, as kernels.h asks */
     float *x = randoms(m * ldx), *y = randoms(m * n);
@@ -218,14 +226,30 @@ static void bench_gemv(size_t m, size_t n, size_t k, enum mg_mode mode) {
     free(x), free(y), free(px), free(scratch);
 }
 
-static void bench_attention(const char *name, size_t heads, size_t heads_kv, size_t d, size_t n, bool causal) {
+static void bench_attention(const char *name, size_t heads, size_t heads_kv, size_t d, size_t n,
+                            bool causal) {
     char label[80];
     snprintf(label, sizeof label, "attention %s %zux%zux%zu", name, n, heads, d);
     if (skip(label)) return;
     size_t ld = (heads + 2 * heads_kv) * d;
     float *qkv = randoms(n * ld), *out = randoms(n * heads * d);
-    struct mg_attention op = {qkv, ld, qkv + heads * d, qkv + (heads + heads_kv) * d, ld, d, MG_F32, heads,
-                              heads_kv, d, n, n, causal, 0, 0.125f, out, heads * d};
+    struct mg_attention op = {qkv,
+                              ld,
+                              qkv + heads * d,
+                              qkv + (heads + heads_kv) * d,
+                              ld,
+                              d,
+                              MG_F32,
+                              heads,
+                              heads_kv,
+                              d,
+                              n,
+                              n,
+                              causal,
+                              0,
+                              0.125f,
+                              out,
+                              heads * d};
     void *scratch = mg_alloc(table.attention_scratch(&op), 1);
     double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
     size_t runs = 0;
@@ -288,7 +312,8 @@ int main(int argc, char **argv) {
     struct mg_features machine;
     mg_features_detect(&machine);
     if (machine.tier < MG_TIER_AVX2 || !(big = mg_alloc(BIG, 1))) return 1;
-    for (size_t i = 0; i < BIG; i += 2) memcpy(big + i, &(uint16_t){(uint16_t)(0x3c00 + i % 251)}, 2);
+    for (size_t i = 0; i < BIG; i += 2)
+        memcpy(big + i, &(uint16_t){(uint16_t)(0x3c00 + i % 251)}, 2);
     printf("# %s: fma %.1f GFLOP/s, read %.1f GB/s\n", machine.brand,
            machine.tier >= MG_TIER_AVX512 ? fma512() : fma256(), read_peak());
     if (machine.tier >= MG_TIER_BF16) {

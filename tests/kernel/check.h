@@ -1,7 +1,7 @@
 /* tests/kernel/check.h - what the kernel tests share: guarded buffers, numbers, comparing, blame.
  *
- * A check runs a table function on buffers that end (or begin) at an unreadable page and compares with values
- * computed here in double, not with `ref`, so that `ref` is tested like any other tier.
+ * A check runs a table function on buffers that end (or begin) at an unreadable page and compares
+ * with values computed here in double, not with `ref`, so that `ref` is tested like any other tier.
  */
 #ifndef TESTS_KERNEL_CHECK_H
 #define TESTS_KERNEL_CHECK_H
@@ -10,18 +10,19 @@
 
 #include <setjmp.h>
 
-#define EPS 0x1p-24 /* half a unit in the last place of 1.0f: the relative error of one rounding */
+#define EPS 0x1p-24 /* half a unit in the last place of 1.0f: the relative error of one rounding   \
+                     */
 
 struct check {
     const struct mg_kernels *t;
-    const char *tier;  /* for messages */
-    const char *op;    /* the function under test */
-    char where[160];   /* the case, filled before each run */
-    uint64_t seed;     /* of the case */
-    double worst;      /* largest error / bound of this op */
-    bool failed;       /* this op failed */
-    bool at_end;       /* buffers touch the guard page behind (else the one in front) */
-    bool sweep;        /* larger shapes too */
+    const char *tier; /* for messages */
+    const char *op;   /* the function under test */
+    char where[160];  /* the case, filled before each run */
+    uint64_t seed;    /* of the case */
+    double worst;     /* largest error / bound of this op */
+    bool failed;      /* this op failed */
+    bool at_end;      /* buffers touch the guard page behind (else the one in front) */
+    bool sweep;       /* larger shapes too */
 };
 
 /* Buffers: freed all together by guard_free_all. Filled with a NaN pattern. */
@@ -34,7 +35,8 @@ uint64_t rand_u64(void);
 double rand_unit(void);   /* -1 .. 1 */
 double rand_normal(void); /* about normal, mean 0, variance 1 */
 
-/* Fails c with c->where and the place unless |got - want| <= bound (NaN wants NaN, infinity the same). */
+/* Fails c with c->where and the place unless |got - want| <= bound (NaN wants NaN, infinity the
+ * same). */
 bool check_near(struct check *c, size_t row, size_t col, double got, double want, double bound);
 bool check_true(struct check *c, bool ok, const char *what, size_t row, size_t col);
 bool same_bits(float a, float b);

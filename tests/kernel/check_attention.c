@@ -1,9 +1,10 @@
 /* tests/kernel/check_attention.c - attention: vision, prefill and decoding shapes.
  *
- * Bound: a score errs by at most E = (d + 4) EPS max_p |scale| sum|q k|, which shifts every weight by a factor of at
- * most exp(2E); exp adds 4e-7 and the rounding of (score - top) EPS |score - top| (in E's size); sums of n weights and
- * of n products add n EPS each at worst (chains of at most 512, then blocks). So
- *     |out - exact| <= (2.1 E + 2 EPS max|score| + 4e-7 + 2 (min(n, 512) + n/512 + 8) EPS) * max|v|
+ * Bound: a score errs by at most E = (d + 4) EPS max_p |scale| sum|q k|, which shifts every weight
+ * by a factor of at most exp(2E); exp adds 4e-7 and the rounding of (score - top) EPS |score - top|
+ * (in E's size); sums of n weights and of n products add n EPS each at worst (chains of at most
+ * 512, then blocks). With c = min(n, 512) + n/512 + 8,
+ *     |out - exact| <= (2.1 E + 4 EPS max|score| + 4e-7 + 2 c EPS) * max|v|
  */
 #include "check.h"
 
@@ -27,7 +28,8 @@ static double load(const struct mg_attention *op, const void *p, size_t g, size_
 
 static void check_row(struct check *c, const struct mg_attention *op, size_t i, size_t h) {
     size_t g = h / (op->n_head / op->n_head_kv), n = op->causal ? op->first_pos + i + 1 : op->n_kv;
-    double *s = malloc((n + 1) * sizeof *s), top = -INFINITY, total = 0, widest = 0, largest = 0, v_top = 0;
+    double *s = malloc((n + 1) * sizeof *s), top = -INFINITY, total = 0, widest = 0, largest = 0,
+           v_top = 0;
     const float *q = op->q + i * op->ldq + h * op->head_dim;
     for (size_t p = 0; p < n; p++) {
         double sum = 0, size = 0;
@@ -49,7 +51,8 @@ static void check_row(struct check *c, const struct mg_attention *op, size_t i, 
         double want = 0;
         for (size_t p = 0; p < n; p++) want += s[p] * load(op, op->v, g, p, j);
         if (n) want /= total;
-        if (!check_near(c, i, h * op->head_dim + j, op->out[i * op->ldo + h * op->head_dim + j], want, bound))
+        if (!check_near(c, i, h * op->head_dim + j, op->out[i * op->ldo + h * op->head_dim + j],
+                        want, bound))
             break;
     }
     free(s);
@@ -65,9 +68,11 @@ static void run(struct check *c, const struct mg_attention *op, bool backwards) 
     }
 }
 
-/* The last rows as a later chunk of the prompt: the same bits where both or neither are few (<= 8 rows a head). */
+/* The last rows as a later chunk of the prompt: the same bits where both or neither are few (<= 8
+ * rows a head). */
 static void check_chunk(struct check *c, const struct mg_attention *all) {
-    size_t group = all->n_head / all->n_head_kv, few = 8 / group, count = all->n_q > few ? few + 1 : 1;
+    size_t group = all->n_head / all->n_head_kv, few = 8 / group,
+           count = all->n_q > few ? few + 1 : 1;
     if (c->t->tier == MG_TIER_REF) count = 1;
     if (!count || count >= all->n_q) return;
     struct mg_attention part = *all;
@@ -75,20 +80,24 @@ static void check_chunk(struct check *c, const struct mg_attention *all) {
     part.n_q = count;
     part.first_pos = all->first_pos + at;
     part.q = all->q + at * all->ldq;
-    part.out = guard_alloc(c, ((count - 1) * all->ldo + all->n_head * all->head_dim) * sizeof(float));
+    part.out =
+        guard_alloc(c, ((count - 1) * all->ldo + all->n_head * all->head_dim) * sizeof(float));
     run(c, &part, false);
     for (size_t i = 0; i < count; i++)
         for (size_t j = 0; j < all->n_head * all->head_dim; j++)
-            if (!check_true(c, same_bits(part.out[i * all->ldo + j], all->out[(at + i) * all->ldo + j]),
-                            "a row's bits depend on the chunk", at + i, j))
+            if (!check_true(
+                    c, same_bits(part.out[i * all->ldo + j], all->out[(at + i) * all->ldo + j]),
+                    "a row's bits depend on the chunk", at + i, j))
                 return;
 }
 
 static void fill(enum mg_dtype type, void *p, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float v = (float)rand_normal();
-        if (type == MG_BF16) ((uint16_t *)p)[i] = mg_f32_to_bf16(v);
-        else ((float *)p)[i] = v;
+        if (type == MG_BF16)
+            ((uint16_t *)p)[i] = mg_f32_to_bf16(v);
+        else
+            ((float *)p)[i] = v;
     }
 }
 
@@ -96,13 +105,20 @@ static void one_case(struct check *c, const struct attention_case *s) {
     if (c->failed) return;
     c->seed = c->seed * 31 + 7;
     rand_seed(c->seed);
-    snprintf(c->where, sizeof c->where, "heads %zu/%zu d %zu n_q %zu n_kv %zu%s kv %s pad %zu size %g",
-             s->n_head, s->n_head_kv, s->d, s->n_q, s->n_kv, s->causal ? " causal" : "",
+    snprintf(c->where, sizeof c->where,
+             "heads %zu/%zu d %zu n_q %zu n_kv %zu%s kv %s pad %zu size %g", s->n_head,
+             s->n_head_kv, s->d, s->n_q, s->n_kv, s->causal ? " causal" : "",
              s->type == MG_BF16 ? "bf16" : "f32", s->pad, s->size);
     size_t width = s->n_head * s->d, size = mg_dtype_size(s->type);
-    struct mg_attention op = {.ldq = width + s->pad, .kv_type = s->type, .n_head = s->n_head,
-                              .n_head_kv = s->n_head_kv, .head_dim = s->d, .n_q = s->n_q, .n_kv = s->n_kv,
-                              .causal = s->causal, .first_pos = s->causal ? s->n_kv - s->n_q : 0,
+    struct mg_attention op = {.ldq = width + s->pad,
+                              .kv_type = s->type,
+                              .n_head = s->n_head,
+                              .n_head_kv = s->n_head_kv,
+                              .head_dim = s->d,
+                              .n_q = s->n_q,
+                              .n_kv = s->n_kv,
+                              .causal = s->causal,
+                              .first_pos = s->causal ? s->n_kv - s->n_q : 0,
                               .scale = s->scale != 0 ? s->scale : (float)(1 / sqrt((double)s->d)),
                               .ldo = width + s->pad};
     if (s->pad % 2) { /* [n_kv][heads][d], as in the vision tower */
@@ -113,7 +129,8 @@ static void one_case(struct check *c, const struct attention_case *s) {
         op.head_stride_kv = op.ldkv * (s->n_kv + 1);
     }
     size_t nq = s->n_q ? (s->n_q - 1) * op.ldq + width : 0;
-    size_t nk = s->n_kv ? (s->n_head_kv - 1) * op.head_stride_kv + (s->n_kv - 1) * op.ldkv + s->d : 0;
+    size_t nk =
+        s->n_kv ? (s->n_head_kv - 1) * op.head_stride_kv + (s->n_kv - 1) * op.ldkv + s->d : 0;
     float *q = guard_alloc(c, nq * sizeof(float)), *again = guard_alloc(c, nq * sizeof(float));
     for (size_t i = 0; i < nq; i++) q[i] = (float)(rand_normal() * s->size);
     void *k = guard_alloc(c, nk * size), *v = guard_alloc(c, nk * size);
@@ -133,7 +150,8 @@ static void one_case(struct check *c, const struct attention_case *s) {
     for (size_t i = 0; i < nq && !c->failed; i++) {
         bool inside = i % op.ldo < width;
         check_true(c, same_bits(out[i], inside ? again[i] : mark),
-                   inside ? "the order of tasks shows" : "wrote between the rows", i / op.ldo, i % op.ldo);
+                   inside ? "the order of tasks shows" : "wrote between the rows", i / op.ldo,
+                   i % op.ldo);
     }
     if (s->causal && !c->failed) check_chunk(c, &op);
     guard_free_all();
@@ -173,6 +191,8 @@ void check_attention(struct check *c) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) one_case(c, &cases[i]);
     for (size_t i = 0; c->sweep && i < sizeof large / sizeof *large; i++) one_case(c, &large[i]);
-    struct mg_attention vast = {.n_head = 16, .n_head_kv = 16, .head_dim = 64, .n_q = 65536, .n_kv = 65536};
-    check_true(c, c->t->attention_scratch(&vast) <= (16u << 20), "scratch of 65,536 patches over 16 MB", 0, 0);
+    struct mg_attention vast = {
+        .n_head = 16, .n_head_kv = 16, .head_dim = 64, .n_q = 65536, .n_kv = 65536};
+    check_true(c, c->t->attention_scratch(&vast) <= (16u << 20),
+               "scratch of 65,536 patches over 16 MB", 0, 0);
 }

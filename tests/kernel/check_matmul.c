@@ -1,9 +1,11 @@
 /* tests/kernel/check_matmul.c - matmul and prepare.
  *
- * Bound of one output p = sum x w + bias: a chain of n roundings errs by at most n EPS sum|x w| (1 + small). A tier adds
- * at most BLOCK products in one chain, then at most k / 512 + 1 block sums, then a tree of 4 levels and the bias:
+ * Bound of one output p = sum x w + bias: a chain of n roundings errs by at most n EPS sum|x w| (1
+ * + small). A tier adds at most BLOCK products in one chain, then at most k / 512 + 1 block sums,
+ * then a tree of 4 levels and the bias:
  *     |p - exact| <= (min(k, BLOCK) + k/512 + 8) EPS (sum|x w| + |bias|) * 1.01 + 1e-37
- * The epilogue's slope is at most 1.13 (GELU), 1.1 (SiLU), its own error at most 1e-6 max(1, |value|).
+ * The epilogue's slope is at most 1.13 (GELU), 1.1 (SiLU), its own error at
+ * most 1e-6 max(1, |value|).
  */
 #include "check.h"
 
@@ -103,7 +105,8 @@ static void check_output(struct check *c, const struct matmul_case *s, const str
     check_near(c, i, j, got, want, bound);
 }
 
-static void run(struct check *c, const struct mg_matmul *op, bool backwards, void *scratch, size_t bytes) {
+static void run(struct check *c, const struct mg_matmul *op, bool backwards, void *scratch,
+                size_t bytes) {
     size_t n = c->t->matmul_tasks(op);
     for (size_t i = 0; i < n; i++) {
         memset(scratch, 0xff, bytes);
@@ -117,8 +120,10 @@ static void *scratch_for(struct check *c, const struct mg_matmul *op, size_t *by
     return guard_alloc(c, *bytes);
 }
 
-/* The same rows in smaller products: bits must agree within m <= 8 and within m > 8 (ref: always). */
-static void check_rows_alone(struct check *c, const struct mg_matmul *all, const float *y0, size_t elem) {
+/* The same rows in smaller products: bits must agree within m <= 8 and within m > 8 (ref: always).
+ */
+static void check_rows_alone(struct check *c, const struct mg_matmul *all, const float *y0,
+                             size_t elem) {
     size_t some = all->m > 8 ? 9 : 1;
     if (c->t->tier == MG_TIER_REF) some = 1;
     if (all->m == some || !all->m) return;
@@ -134,8 +139,9 @@ static void check_rows_alone(struct check *c, const struct mg_matmul *all, const
         run(c, &part, false, scratch, bytes);
         for (size_t i = 0; i < some; i++)
             for (size_t j = 0; j < all->n; j++)
-                if (!check_true(c, same_bits(part.y[i * all->ldy + j], all->y[(at + i) * all->ldy + j]),
-                                "a row's bits depend on the number of rows", at + i, j))
+                if (!check_true(
+                        c, same_bits(part.y[i * all->ldy + j], all->y[(at + i) * all->ldy + j]),
+                        "a row's bits depend on the number of rows", at + i, j))
                     return;
     }
 }
@@ -144,8 +150,9 @@ static void one_case(struct check *c, const struct matmul_case *s) {
     if (c->failed) return;
     c->seed = c->seed * 31 + 7;
     rand_seed(c->seed);
-    snprintf(c->where, sizeof c->where, "m %zu n %zu k %zu, pads %zu %zu %zu, mode %s, weights %s, %s%s", s->m,
-             s->n, s->k, s->pad_x, s->pad_w, s->pad_y, s->mode ? "bf16" : "f32", type_name[s->wtype],
+    snprintf(c->where, sizeof c->where,
+             "m %zu n %zu k %zu, pads %zu %zu %zu, mode %s, weights %s, %s%s", s->m, s->n, s->k,
+             s->pad_x, s->pad_w, s->pad_y, s->mode ? "bf16" : "f32", type_name[s->wtype],
              epilogue_name[s->epilogue], s->bias ? " + bias" : "");
     size_t ldx = s->k + s->pad_x, nx = s->m ? (s->m - 1) * ldx + s->k : 0;
     size_t elem = mg_dtype_size(c->t->x_type[s->mode]), bytes;
@@ -153,9 +160,16 @@ static void one_case(struct check *c, const struct matmul_case *s) {
     for (size_t i = 0; i < nx; i++) x[i] = (float)rand_normal();
     void *prepared = guard_alloc(c, nx * elem);
     c->t->prepare(s->mode, x, ldx, prepared, ldx, s->m, s->k);
-    struct mg_matmul op = {.mode = s->mode, .epilogue = s->epilogue, .x = prepared, .ldx = ldx,
-                           .ldw = s->k + s->pad_w, .wtype = s->wtype, .ldy = s->n + s->pad_y,
-                           .m = s->m, .n = s->n, .k = s->k};
+    struct mg_matmul op = {.mode = s->mode,
+                           .epilogue = s->epilogue,
+                           .x = prepared,
+                           .ldx = ldx,
+                           .ldw = s->k + s->pad_w,
+                           .wtype = s->wtype,
+                           .ldy = s->n + s->pad_y,
+                           .m = s->m,
+                           .n = s->n,
+                           .k = s->k};
     size_t ny = s->m ? (s->m - 1) * op.ldy + s->n : 0;
     op.w = random_weights(c, s);
     if (s->epilogue == MG_EPI_SWIGLU) op.w2 = random_weights(c, s);
@@ -175,9 +189,11 @@ static void one_case(struct check *c, const struct matmul_case *s) {
     /* Every output of small products, a sample of rows and columns of large ones. */
     size_t step_i = s->m > 40 ? s->m / 20 : 1, step_j = s->n > 80 && s->k > 400 ? 7 : 1;
     for (size_t i = 0; i < s->m && !c->failed; i += i + step_i < s->m ? step_i : 1)
-        for (size_t j = i % step_j; j < s->n && !c->failed; j += step_j) check_output(c, s, &op, x, y0, i, j);
+        for (size_t j = i % step_j; j < s->n && !c->failed; j += step_j)
+            check_output(c, s, &op, x, y0, i, j);
     for (size_t i = 0; i < ny && !c->failed; i++) {
-        check_true(c, same_bits(y[i], again[i]), "the order of tasks shows", i / op.ldy, i % op.ldy);
+        check_true(c, same_bits(y[i], again[i]), "the order of tasks shows", i / op.ldy,
+                   i % op.ldy);
         if (i % op.ldy >= s->n)
             check_true(c, same_bits(y[i], y0[i]), "wrote between the rows", i / op.ldy, i % op.ldy);
     }
@@ -196,9 +212,16 @@ void check_matmul(struct check *c) {
         for (int type = MG_F32; type <= MG_BF16; type++)
             for (int epilogue = 0; epilogue <= MG_EPI_SWIGLU; epilogue++)
                 for (size_t i = 0; i < sizeof rows / sizeof *rows; i++, n++) {
-                    struct matmul_case s = {rows[i], cols[n % 10], inner[n % 13], n % 3, n % 4, n % 5,
-                                            (enum mg_mode)mode, (enum mg_dtype)type,
-                                            (enum mg_epilogue)epilogue, epilogue != MG_EPI_SWIGLU && n % 2};
+                    struct matmul_case s = {rows[i],
+                                            cols[n % 10],
+                                            inner[n % 13],
+                                            n % 3,
+                                            n % 4,
+                                            n % 5,
+                                            (enum mg_mode)mode,
+                                            (enum mg_dtype)type,
+                                            (enum mg_epilogue)epilogue,
+                                            epilogue != MG_EPI_SWIGLU && n % 2};
                     one_case(c, &s);
                 }
     for (int mode = 0; mode < 2; mode++) {
@@ -208,7 +231,8 @@ void check_matmul(struct check *c) {
             {3, 0, 7, 0, 0, 0, md, MG_BF16, MG_EPI_STORE, false},
             {3, 5, 0, 0, 0, 0, md, MG_BF16, MG_EPI_STORE, true}, /* y = bias */
             {20, 5, 0, 1, 1, 1, md, MG_BF16, MG_EPI_ADD, true},
-            {1, 70, 515, 0, 0, 0, md, MG_BF16, MG_EPI_ADD, false}, /* blocks of the inner dimension */
+            {1, 70, 515, 0, 0, 0, md, MG_BF16, MG_EPI_ADD,
+             false}, /* blocks of the inner dimension */
             {9, 70, 511, 0, 0, 0, md, MG_BF16, MG_EPI_STORE, true},
             {14, 66, 513, 1, 3, 0, md, MG_BF16, MG_EPI_ADD, false},
             {11, 40, 1025, 1, 1, 0, md, MG_F16, MG_EPI_SWIGLU, false},
@@ -223,7 +247,8 @@ void check_matmul(struct check *c) {
             {8, 65, 6144, 0, 0, 0, md, MG_BF16, MG_EPI_ADD, false},
             {17, 48, 6144, 16, 0, 0, md, MG_BF16, MG_EPI_ADD, false},
         };
-        for (size_t i = 0; c->sweep && i < sizeof large / sizeof *large; i++) one_case(c, &large[i]);
+        for (size_t i = 0; c->sweep && i < sizeof large / sizeof *large; i++)
+            one_case(c, &large[i]);
     }
 }
 
@@ -238,7 +263,8 @@ void check_prepare(struct check *c) {
             float *in = guard_alloc(c, (2 * ldin + k) * sizeof(float));
             char *out = guard_alloc(c, (2 * ldout + k) * mg_dtype_size(type));
             for (size_t i = 0; i < 2 * ldin + k; i++) {
-                uint32_t bits = (uint32_t)rand_u64(); /* every kind of value, NaN and subnormals too */
+                uint32_t bits =
+                    (uint32_t)rand_u64(); /* every kind of value, NaN and subnormals too */
                 memcpy(in + i, &bits, 4);
                 if (i % 3 == 0) in[i] = (float)rand_normal();
             }
@@ -252,7 +278,8 @@ void check_prepare(struct check *c) {
             if (type == MG_F32) { /* in place */
                 c->t->prepare((enum mg_mode)mode, in, ldin, in, ldin, m, k);
                 for (size_t i = 0; i < m; i++)
-                    check_true(c, !memcmp(in + i * ldin, out + i * ldout * 4, k * 4), "in place differs", i, 0);
+                    check_true(c, !memcmp(in + i * ldin, out + i * ldout * 4, k * 4),
+                               "in place differs", i, 0);
             }
             guard_free_all();
         }

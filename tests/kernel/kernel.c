@@ -1,8 +1,10 @@
-/* tests/kernel/kernel.c - every function of every tier up to the machine's, once per distinct pointer.
+/* tests/kernel/kernel.c - every function of every tier up to the machine's, once per distinct
+ * pointer.
  *
- * Prints `ok|not ok - TIER OP (worst X of bound)`, `SKIP tier NAME` for what the machine lacks, and the closing line
- * `kernel: N passed, N failed, N skipped`; exit 1 on any failure. A crash is caught and blamed on the function.
- * Arguments: names of tiers to test (all by default). Tiers above the machine's can be run under qemu-user:
+ * Prints `ok|not ok - TIER OP (worst X of bound)`, `SKIP tier NAME` for what the machine lacks, and
+ * the closing line `kernel: N passed, N failed, N skipped`; exit 1 on any failure. A crash is
+ * caught and blamed on the function. Arguments: names of tiers to test (all by default). Tiers
+ * above the machine's can be run under qemu-user:
  *     qemu-x86_64 -cpu max tests/kernel/kernel avx2
  */
 #include "check.h"
@@ -21,7 +23,10 @@ static volatile sig_atomic_t armed;
 
 /* --- guarded buffers */
 enum { MAX_BLOCKS = 64 };
-static struct { void *map; size_t size; } blocks[MAX_BLOCKS];
+static struct {
+    void *map;
+    size_t size;
+} blocks[MAX_BLOCKS];
 static size_t n_blocks;
 
 void *guard_alloc(const struct check *c, size_t bytes) {
@@ -66,8 +71,8 @@ bool same_bits(float a, float b) { return !memcmp(&a, &b, 4); }
 
 static void blame(struct check *c, const char *text) {
     if (!c->failed)
-        printf("# %s %s: %s\n#   case %s, guard page %s, seed %llu\n", c->tier, c->op, text, c->where,
-               c->at_end ? "behind" : "in front", (unsigned long long)c->seed);
+        printf("# %s %s: %s\n#   case %s, guard page %s, seed %llu\n", c->tier, c->op, text,
+               c->where, c->at_end ? "behind" : "in front", (unsigned long long)c->seed);
     c->failed = true;
 }
 
@@ -78,8 +83,8 @@ bool check_near(struct check *c, size_t row, size_t col, double got, double want
         return true;
     }
     char text[200];
-    snprintf(text, sizeof text, "first difference at [%zu][%zu]: got %.9g, want %.9g, bound %.3g", row, col,
-             got, want, bound);
+    snprintf(text, sizeof text, "first difference at [%zu][%zu]: got %.9g, want %.9g, bound %.3g",
+             row, col, got, want, bound);
     blame(c, text);
     return false;
 }
@@ -116,7 +121,8 @@ void run_op(struct check *c, const char *op, void (*f)(struct check *c)) {
         armed = 0;
         guard_free_all();
     }
-    printf("%s - %s %s (worst %.3f of bound)\n", c->failed ? "not ok" : "ok", c->tier, op, c->worst);
+    printf("%s - %s %s (worst %.3f of bound)\n", c->failed ? "not ok" : "ok", c->tier, op,
+           c->worst);
     fflush(stdout);
     c->failed ? failed++ : passed++;
 }
@@ -128,13 +134,17 @@ static size_t n_done;
 #define NEW(field) is_new(t, offsetof(struct mg_kernels, field))
 static bool is_new(const struct mg_kernels *t, size_t offset) {
     for (size_t i = 0; i < n_done; i++)
-        if (!memcmp((const char *)t + offset, (const char *)&done[i] + offset, sizeof(void (*)(void))))
+        if (!memcmp((const char *)t + offset, (const char *)&done[i] + offset,
+                    sizeof(void (*)(void))))
             return false;
     return true;
 }
 
 static void run_table(const struct mg_kernels *t, const char *name) {
-    static const struct { const char *op; size_t offset; } vector[] = {
+    static const struct {
+        const char *op;
+        size_t offset;
+    } vector[] = {
         {"rms_norm", offsetof(struct mg_kernels, rms_norm)},
         {"layer_norm", offsetof(struct mg_kernels, layer_norm)},
         {"rope", offsetof(struct mg_kernels, rope)},

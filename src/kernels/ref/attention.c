@@ -1,8 +1,9 @@
 /* kernels/ref/attention.c - softmax(scale * q k^T) v, the definition.
  *
- * Each (query row, head) stands alone: scores over its visible keys in ascending order, exp of the difference to
- * the largest, weighted sum of values, one division; all in double, rounded to f32 once. A task is a block of
- * ROWS query rows of one head. A row that sees no key (n_kv == 0) becomes zeros.
+ * Each (query row, head) stands alone: scores over its visible keys in ascending order, exp of the
+ * difference to the largest, weighted sum of values, one division; all in double, rounded to f32
+ * once. A task is a block of ROWS query rows of one head. A row that sees no key (n_kv == 0)
+ * becomes zeros.
  */
 #include "kernels/ref/ref.h"
 
@@ -18,7 +19,8 @@ static size_t scratch_size(const struct mg_attention *op) {
     return ((op->n_kv + op->head_dim) * sizeof(double) + 63) & ~(size_t)63;
 }
 
-static void one_row(const struct mg_attention *op, size_t row, size_t head, double *score, double *acc) {
+static void one_row(const struct mg_attention *op, size_t row, size_t head, double *score,
+                    double *acc) {
     size_t d = op->head_dim, n = op->causal ? op->first_pos + row + 1 : op->n_kv;
     size_t group = op->n_head / op->n_head_kv, base = head / group * op->head_stride_kv;
     const float *q = op->q + row * op->ldq + head * d;

@@ -1,9 +1,9 @@
 /* kernels/ref/matmul.c - y = epilogue(x * w^T + bias), the definition.
  *
- * p[i][j] = float(sum over k ascending of double(x[i][k]) * double(w[j][k])); the bias is added to the double sum before
- * rounding. A task is a block of COLS columns for all rows. The block's weights are widened (in bf16 mode also
- * rounded) into the scratch once per task, which changes nothing but the time; four columns run side by side to
- * hide the latency of the additions.
+ * p[i][j] = float(sum over k ascending of double(x[i][k]) * double(w[j][k])); the bias is added to
+ * the double sum before rounding. A task is a block of COLS columns for all rows. The block's
+ * weights are widened (in bf16 mode also rounded) into the scratch once per task, which changes
+ * nothing but the time; four columns run side by side to hide the latency of the additions.
  */
 #include "kernels/ref/ref.h"
 
@@ -11,8 +11,8 @@
 
 enum { COLS = 8 };
 
-static void prepare(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout, size_t m,
-                    size_t k) {
+static void prepare(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout,
+                    size_t m, size_t k) {
     float *to = out;
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < k; j++) {
@@ -28,11 +28,13 @@ static size_t scratch_size(const struct mg_matmul *op) {
     return (blocks * COLS * op->k * sizeof(float) + 63) & ~(size_t)63;
 }
 
-static void load_weights(const struct mg_matmul *op, const void *w, size_t col, size_t n_col, float *out) {
+static void load_weights(const struct mg_matmul *op, const void *w, size_t col, size_t n_col,
+                         float *out) {
     for (size_t j = 0; j < n_col; j++)
         for (size_t k = 0; k < op->k; k++) {
             float v = mg_load_f32(op->wtype, w, (col + j) * op->ldw + k);
-            if (op->mode == MG_MODE_BF16 && op->wtype != MG_BF16) v = mg_bf16_to_f32(mg_f32_to_bf16(v));
+            if (op->mode == MG_MODE_BF16 && op->wtype != MG_BF16)
+                v = mg_bf16_to_f32(mg_f32_to_bf16(v));
             out[j * op->k + k] = v;
         }
 }

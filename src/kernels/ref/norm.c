@@ -1,11 +1,11 @@
-/* kernels/ref/norm.c - RMS norm, layer norm and rotary embedding, the definition. Sums and the formula in double,
- * rounded to f32 once per element. */
+/* kernels/ref/norm.c - RMS norm, layer norm and rotary embedding, the definition. Sums and the
+ * formula in double, rounded to f32 once per element. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-static void rms_norm(const float *in, size_t ldin, const float *w, float eps, float *out, size_t ldout,
-                     size_t m, size_t k) {
+static void rms_norm(const float *in, size_t ldin, const float *w, float eps, float *out,
+                     size_t ldout, size_t m, size_t k) {
     for (size_t i = 0; i < m; i++) {
         const float *x = in + i * ldin;
         float *y = out + i * ldout;
@@ -16,8 +16,8 @@ static void rms_norm(const float *in, size_t ldin, const float *w, float eps, fl
     }
 }
 
-static void layer_norm(const float *in, size_t ldin, const float *w, const float *b, float eps, float *out,
-                       size_t ldout, size_t m, size_t k) {
+static void layer_norm(const float *in, size_t ldin, const float *w, const float *b, float eps,
+                       float *out, size_t ldout, size_t m, size_t k) {
     for (size_t i = 0; i < m; i++) {
         const float *x = in + i * ldin;
         float *y = out + i * ldout;
@@ -30,14 +30,15 @@ static void layer_norm(const float *in, size_t ldin, const float *w, const float
     }
 }
 
-static void rope(float *x, size_t ldx, size_t m, size_t n_head, size_t head_dim, const float *cosines,
-                 const float *sines) {
+static void rope(float *x, size_t ldx, size_t m, size_t n_head, size_t head_dim,
+                 const float *cosines, const float *sines) {
     size_t half = head_dim / 2;
     for (size_t i = 0; i < m; i++)
         for (size_t h = 0; h < n_head; h++) {
             float *p = x + i * ldx + h * head_dim;
             for (size_t j = 0; j < half; j++) {
-                double a = p[j], b = p[j + half], c = cosines[i * half + j], s = sines[i * half + j];
+                double a = p[j], b = p[j + half], c = cosines[i * half + j],
+                       s = sines[i * half + j];
                 p[j] = (float)(a * c - b * s);
                 p[j + half] = (float)(b * c + a * s);
             }

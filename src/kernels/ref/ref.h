@@ -1,9 +1,10 @@
 /* kernels/ref/ref.h - plain scalar C: the definition of every operation in kernels.h.
  *
- * All sums run in double, in ascending index order, and are rounded to f32 once at the end; exp, tanh and erf
- * are the C library's in double. A product of two f32 is exact in double, so a result depends neither on how
- * many rows are computed together nor on tasks, chunks or threads. Built with -O2, no contraction into FMA and
- * no vectoriser: the same bits from every compiler (but for the last bit of the library's exp, tanh, erf).
+ * All sums run in double, in ascending index order, and are rounded to f32 once at the end; exp,
+ * tanh and erf are the C library's in double. A product of two f32 is exact in double, so a result
+ * depends neither on how many rows are computed together nor on tasks, chunks or threads. Built
+ * with -O2, no contraction into FMA and no vectoriser: the same bits from every compiler (but for
+ * the last bit of the library's exp, tanh, erf).
  */
 #ifndef MG_KERNELS_REF_REF_H
 #define MG_KERNELS_REF_REF_H

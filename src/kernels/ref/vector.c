@@ -1,5 +1,5 @@
-/* kernels/ref/vector.c - sums, activations, softmax, conversions and searches on vectors, the definition.
- * Functions are evaluated in double and rounded to f32 once. */
+/* kernels/ref/vector.c - sums, activations, softmax, conversions and searches on vectors, the
+ * definition. Functions are evaluated in double and rounded to f32 once. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>

@@ -1,15 +1,19 @@
-/* kernels/x86/attention.h - softmax(scale q k^T) v in f32 for the tier that includes this (see vec.h).
+/* kernels/x86/attention.h - softmax(scale q k^T) v in f32 for the tier that includes this (see
+ * vec.h).
  *
- * Many rows: a task is one key/value head and a block of about BLOCK_ROWS rows, the query heads of the group stacked
- * (row = position * group + head). Keys go in blocks of KEYS, counted from key 0: k^T and v are packed into panels,
- * then MR rows at a time: scores (they fit L1), the running maximum and sum, exp, and the product with v. A row
- * whose maximum grows has its sums scaled down (the "online" softmax: exact but for rounding).
- * Few rows (decoding): a task is one key/value head; scores by dot products along the keys as they lie there, an
- * ordinary softmax over all of them, then the weighted sum of values.
- * A row's result depends on its own visible keys alone, not on the rows beside it: hidden keys get the weight 0.
+ * Many rows: a task is one key/value head and a block of about BLOCK_ROWS rows, the query heads of
+ * the group stacked (row = position * group + head). Keys go in blocks of KEYS, counted from key 0:
+ * k^T and v are packed into panels, then MR rows at a time: scores (they fit L1), the running
+ * maximum and sum, exp, and the product with v. A row whose maximum grows has its sums scaled down
+ * (the "online" softmax: exact but for rounding).
  *
- *   scratch, many:  q [R][d]  sums [R][dp]  top, total [R]  k^T [KEYS/NR][d][NR]  v [dp/NR][KEYS][NR]
- *                   scores [MR][KEYS + 16];   R = rows of a block, dp = d up to a multiple of NR
+ * Few rows (decoding): a task is one key/value head; scores by dot products along the keys as they lie there, an ordinary softmax over all of
+ * them, then the weighted sum of values. A row's result depends on its own visible keys alone, not
+ * on the rows beside it: hidden keys get the weight 0.
+ *
+ *   scratch, many:  q [R][d]  sums [R][dp]  top, total [R]  k^T [KEYS/NR][d][NR]
+ *                   v [dp/NR][KEYS][NR]  scores [MR][KEYS + 16]
+ *                   R = rows of a block, dp = d up to a multiple of NR
  *   scratch, few:   q [FEW][d]  scores [FEW][n_kv up to a multiple of 64]
  */
 #ifndef MG_KERNELS_X86_ATTENTION_H
@@ -27,7 +31,8 @@ enum { BLOCK_ROWS = 240, KEYS = 512, LD_SCORES = KEYS + 16, DOT_KEYS = 64 };
 INLINE size_t group_size(const struct mg_attention *op) { return op->n_head / op->n_head_kv; }
 INLINE bool is_few(const struct mg_attention *op) { return op->n_q * group_size(op) <= FEW; }
 
-/* Query positions per task: blocks of about equal size, whole groups of MR rows where that is possible. */
+/* Query positions per task: blocks of about equal size, whole groups of MR rows where that is
+ * possible. */
 INLINE size_t block_positions(const struct mg_attention *op) {
     size_t group = group_size(op), most = mg_max_size(1, BLOCK_ROWS / group);
     size_t blocks = (op->n_q + most - 1) / most;
@@ -59,7 +64,8 @@ INLINE size_t visible(const struct mg_attention *op, size_t i) {
 }
 
 /* q[rows][d] of positions pos .. and the heads of group g, times scale. */
-static void load_queries(const struct mg_attention *op, size_t g, size_t pos, size_t count, float *q) {
+static void load_queries(const struct mg_attention *op, size_t g, size_t pos, size_t count,
+                         float *q) {
     size_t d = op->head_dim, group = group_size(op);
     vf scale = v_set(op->scale);
     for (size_t r = 0; r < count * group; r++, q += d) {
@@ -85,8 +91,8 @@ INLINE float raise_top(const float *x, size_t n, float top) {
     return v_top(v_max(a, b));
 }
 
-/* x = exp(x - top) for the first n, 0 for the rest up to `end`; returns the sum. x has room up to a multiple of
- * VL. A sum's order does not depend on `end`. */
+/* x = exp(x - top) for the first n, 0 for the rest up to `end`; returns the sum. x has room up to a
+ * multiple of VL. A sum's order does not depend on `end`. */
 INLINE float exp_row(float *x, size_t n, size_t end, float top) {
     vf t = v_set(top), sum0 = v_zero(), sum1 = v_zero();
     size_t i = 0;
@@ -126,10 +132,12 @@ INLINE void scale_row(float *x, size_t n, float by) {
 }
 
 /* v panels [dp/NR][KEYS][NR] of n keys. */
-INLINE void pack_values(enum mg_dtype type, const char *v, size_t stride, size_t n, size_t d, float *to) {
+INLINE void pack_values(enum mg_dtype type, const char *v, size_t stride, size_t n, size_t d,
+                        float *to) {
     for (size_t p = 0; p < n; p++, v += stride)
         for (size_t j = 0; j < d; j += VL) {
-            /* Rows are far apart (12 KB in the vision tower): no hardware prefetcher sees the next one coming. */
+            /* Rows are far apart (12 KB in the vision tower): no hardware prefetcher sees the next
+             * one coming. */
             _mm_prefetch(v + 8 * stride + j * mg_dtype_size(type), _MM_HINT_T0);
             v_store(to + j / NR * NR * KEYS + p * NR + j % NR, v_load_type(type, v, j, d - j));
         }
@@ -144,7 +152,8 @@ struct block {
     size_t pos; /* query position of row 0 */
 };
 
-static void pack_keys(const struct mg_attention *op, size_t g, size_t first, size_t n, struct block *b) {
+static void pack_keys(const struct mg_attention *op, size_t g, size_t first, size_t n,
+                      struct block *b) {
     size_t size = mg_dtype_size(op->kv_type), stride = op->ldkv * size;
     size_t at = (g * op->head_stride_kv + first * op->ldkv) * size;
     const char *k = (const char *)op->k + at, *v = (const char *)op->v + at;
@@ -152,23 +161,28 @@ static void pack_keys(const struct mg_attention *op, size_t g, size_t first, siz
         size_t count = mg_min_size(NR, n - p);
         float *to = b->keys + p * b->d;
         for (size_t i = NR; i < 2 * NR && p + i < n; i++)
-            for (size_t j = 0; j < b->d * size; j += 64) _mm_prefetch(k + (p + i) * stride + j, _MM_HINT_T0);
-        if (op->kv_type == MG_BF16) pack_type(MG_BF16, false, 1, k + p * stride, stride, count, b->d, to);
-        else pack_type(MG_F32, false, 1, k + p * stride, stride, count, b->d, to);
+            for (size_t j = 0; j < b->d * size; j += 64)
+                _mm_prefetch(k + (p + i) * stride + j, _MM_HINT_T0);
+        if (op->kv_type == MG_BF16)
+            pack_type(MG_BF16, false, 1, k + p * stride, stride, count, b->d, to);
+        else
+            pack_type(MG_F32, false, 1, k + p * stride, stride, count, b->d, to);
     }
-    if (op->kv_type == MG_BF16) pack_values(MG_BF16, v, stride, n, b->d, b->values);
-    else pack_values(MG_F32, v, stride, n, b->d, b->values);
+    if (op->kv_type == MG_BF16)
+        pack_values(MG_BF16, v, stride, n, b->d, b->values);
+    else
+        pack_values(MG_F32, v, stride, n, b->d, b->values);
 }
 
 /* Rows r .. r+count-1 against the n packed keys from `first` on. */
-static void block_rows(const struct mg_attention *op, struct block *b, size_t r, size_t count, size_t first,
-                       size_t n) {
+static void block_rows(const struct mg_attention *op, struct block *b, size_t r, size_t count,
+                       size_t first, size_t n) {
     size_t group = group_size(op), last = visible(op, b->pos + (r + count - 1) / group);
     if (last <= first) return;
     n = mg_min_size(n, last - first);
     for (size_t p = 0; p < n; p += NR)
-        multiply[count]((const char *)(b->q + r * b->d), b->d * sizeof(float), b->keys + p * b->d, b->d, false, b->scores + p,
-                        LD_SCORES, false);
+        multiply[count]((const char *)(b->q + r * b->d), b->d * sizeof(float), b->keys + p * b->d,
+                        b->d, false, b->scores + p, LD_SCORES, false);
     for (size_t i = 0; i < count; i++) {
         float *s = b->scores + i * LD_SCORES, *top = b->top + r + i, *total = b->total + r + i;
         size_t see = visible(op, b->pos + (r + i) / group);
@@ -185,8 +199,8 @@ static void block_rows(const struct mg_attention *op, struct block *b, size_t r,
         *total = first ? *total + sum : sum;
     }
     for (size_t j = 0; j < b->dp; j += NR)
-        multiply[count]((const char *)b->scores, LD_SCORES * sizeof(float), b->values + j * KEYS, n, false,
-                        b->sums + r * b->dp + j, b->dp, first > 0);
+        multiply[count]((const char *)b->scores, LD_SCORES * sizeof(float), b->values + j * KEYS, n,
+                        false, b->sums + r * b->dp + j, b->dp, first > 0);
 }
 
 /* out = sums / total */
@@ -211,7 +225,8 @@ INLINE float *carve(float **at, size_t n) {
 static void attention_many(const struct mg_attention *op, size_t task, float *scratch) {
     size_t per = block_positions(op), blocks = (op->n_q + per - 1) / per;
     size_t g = task / blocks, group = group_size(op);
-    struct block b = {.d = op->head_dim, .dp = mg_round_up(op->head_dim, NR), .pos = task % blocks * per};
+    struct block b = {
+        .d = op->head_dim, .dp = mg_round_up(op->head_dim, NR), .pos = task % blocks * per};
     size_t positions = mg_min_size(per, op->n_q - b.pos);
     b.rows = positions * group;
     b.keys = carve(&scratch, KEYS * b.d);
@@ -232,25 +247,35 @@ static void attention_many(const struct mg_attention *op, size_t task, float *sc
     }
     for (size_t r = 0; r < b.rows; r++) {
         float *out = out_row(op, g, b.pos, r);
-        if (end) store_row(b.sums + r * b.dp, b.total[r], out, b.d);
-        else memset(out, 0, b.d * sizeof(float));
+        if (end)
+            store_row(b.sums + r * b.dp, b.total[r], out, b.d);
+        else
+            memset(out, 0, b.d * sizeof(float));
     }
 }
 
 /* scores[rows][ld] = q k^T */
-INLINE void few_scores(int mx, enum mg_dtype type, const struct mg_attention *op, size_t rows, const float *q,
-                       const char *k, float *scores, size_t ld) {
+INLINE void few_scores(int mx, enum mg_dtype type, const struct mg_attention *op, size_t rows,
+                       const float *q, const char *k, float *scores, size_t ld) {
     size_t p = 0;
-    struct dot d = {.x = (const char *)q, .ldx = op->head_dim * sizeof(float), .m = rows, .w = k,
-                    .stride = op->ldkv * mg_dtype_size(type), .end = op->head_dim, .sums = scores, .ld = ld,
+    struct dot d = {.x = (const char *)q,
+                    .ldx = op->head_dim * sizeof(float),
+                    .m = rows,
+                    .w = k,
+                    .stride = op->ldkv * mg_dtype_size(type),
+                    .end = op->head_dim,
+                    .sums = scores,
+                    .ld = ld,
                     .last = true};
-    for (; p + 2 <= op->n_kv; p += 2, d.w += 2 * d.stride, d.sums += 2) dot_block(2, mx, type, false, &d);
+    for (; p + 2 <= op->n_kv; p += 2, d.w += 2 * d.stride, d.sums += 2)
+        dot_block(2, mx, type, false, &d);
     if (p < op->n_kv) dot_block(1, mx, type, false, &d);
 }
 
 /* W vectors of out for mx rows, of which the first `rows` exist, from column j on. */
-INLINE void few_values(int mx, int width, enum mg_dtype type, const struct mg_attention *op, size_t rows,
-                       const char *v, size_t j, const float *p, size_t ld, float *out[]) {
+INLINE void few_values(int mx, int width, enum mg_dtype type, const struct mg_attention *op,
+                       size_t rows, const char *v, size_t j, const float *p, size_t ld,
+                       float *out[]) {
     size_t stride = op->ldkv * mg_dtype_size(type), d = op->head_dim;
     vf acc[4][4];
     UNROLL for (int r = 0; r < mx; r++) {
@@ -258,8 +283,8 @@ INLINE void few_values(int mx, int width, enum mg_dtype type, const struct mg_at
     }
     for (size_t i = 0; i < op->n_kv; i++) {
         vf x[4];
-        UNROLL for (int c = 0; c < width; c++)
-            x[c] = v_load_type(type, v + i * stride, j + (size_t)c * VL, width == 1 ? d - j : VL);
+        UNROLL for (int c = 0; c < width; c++) x[c] =
+            v_load_type(type, v + i * stride, j + (size_t)c * VL, width == 1 ? d - j : VL);
         UNROLL for (int r = 0; r < mx; r++) {
             vf w = v_set(p[(size_t)r * ld + i]);
             UNROLL for (int c = 0; c < width; c++) acc[r][c] = v_fma(w, x[c], acc[r][c]);
@@ -269,34 +294,44 @@ INLINE void few_values(int mx, int width, enum mg_dtype type, const struct mg_at
         if (r < (int)rows) {
             UNROLL for (int c = 0; c < width; c++) {
                 float *to = out[r] + j + (size_t)c * VL;
-                if (width > 1 || d - j >= VL) v_store(to, acc[r][c]);
-                else v_store_n(to, acc[r][c], d - j);
+                if (width > 1 || d - j >= VL)
+                    v_store(to, acc[r][c]);
+                else
+                    v_store_n(to, acc[r][c], d - j);
             }
         }
     }
 }
 
 /* All columns of out for at most 4 rows. */
-INLINE void few_outputs(enum mg_dtype type, const struct mg_attention *op, size_t rows, const char *v,
-                        const float *p, size_t ld, float *out[]) {
+INLINE void few_outputs(enum mg_dtype type, const struct mg_attention *op, size_t rows,
+                        const char *v, const float *p, size_t ld, float *out[]) {
     const int width = sizeof(vf) == 64 ? 4 : 2;
     size_t j = 0, wide = (size_t)width * VL;
     for (; j + wide <= op->head_dim; j += wide) {
-        if (rows == 1) few_values(1, width, type, op, rows, v, j, p, ld, out);
-        else if (rows == 2) few_values(2, width, type, op, rows, v, j, p, ld, out);
-        else few_values(4, width, type, op, rows, v, j, p, ld, out);
+        if (rows == 1)
+            few_values(1, width, type, op, rows, v, j, p, ld, out);
+        else if (rows == 2)
+            few_values(2, width, type, op, rows, v, j, p, ld, out);
+        else
+            few_values(4, width, type, op, rows, v, j, p, ld, out);
     }
     for (; j < op->head_dim; j += VL) few_values(4, 1, type, op, rows, v, j, p, ld, out);
 }
 
-INLINE void few_type(enum mg_dtype type, const struct mg_attention *op, size_t g, float *q, float *scores) {
+INLINE void few_type(enum mg_dtype type, const struct mg_attention *op, size_t g, float *q,
+                     float *scores) {
     size_t group = group_size(op), rows = op->n_q * group, ld = mg_round_up(op->n_kv, DOT_KEYS);
     size_t at = g * op->head_stride_kv * mg_dtype_size(type);
     const char *k = (const char *)op->k + at, *v = (const char *)op->v + at;
-    if (rows == 1) few_scores(1, type, op, rows, q, k, scores, ld);
-    else if (rows == 2) few_scores(2, type, op, rows, q, k, scores, ld);
-    else if (rows <= 4) few_scores(4, type, op, rows, q, k, scores, ld);
-    else few_scores(8, type, op, rows, q, k, scores, ld);
+    if (rows == 1)
+        few_scores(1, type, op, rows, q, k, scores, ld);
+    else if (rows == 2)
+        few_scores(2, type, op, rows, q, k, scores, ld);
+    else if (rows <= 4)
+        few_scores(4, type, op, rows, q, k, scores, ld);
+    else
+        few_scores(8, type, op, rows, q, k, scores, ld);
     for (size_t r = 0; r < mg_round_up(rows, 4); r++) {
         float *s = scores + r * ld;
         size_t see = r < rows ? visible(op, r / group) : 0;
@@ -318,8 +353,10 @@ static void attention(const struct mg_attention *op, size_t task, void *scratch)
     }
     float *q = scratch, *scores = q + FEW * op->head_dim;
     load_queries(op, task, 0, op->n_q, q);
-    if (op->kv_type == MG_BF16) few_type(MG_BF16, op, task, q, scores);
-    else few_type(MG_F32, op, task, q, scores);
+    if (op->kv_type == MG_BF16)
+        few_type(MG_BF16, op, task, q, scores);
+    else
+        few_type(MG_F32, op, task, q, scores);
 }
 
 INLINE void init_attention(struct mg_kernels *t) {

@@ -1,7 +1,8 @@
-/* kernels/x86/dot.h - products of very few rows with a matrix as it lies in memory, [n][k]: decoding.
+/* kernels/x86/dot.h - products of very few rows with a matrix as it lies in memory, [n][k]:
+ * decoding.
  *
- * Sums run along k in one vector per output, so the bits of an output depend on k alone, not on the number of rows
- * or columns computed beside it. Each weight is read once for all rows.
+ * Sums run along k in one vector per output, so the bits of an output depend on k alone, not on the
+ * number of rows or columns computed beside it. Each weight is read once for all rows.
  */
 #ifndef MG_KERNELS_X86_DOT_H
 #define MG_KERNELS_X86_DOT_H
@@ -10,17 +11,18 @@
 
 enum { FEW = 8 }; /* rows at most */
 
-/* Elements first .. end-1 of x[r] . w[c] for nc columns and mx rows of x, of which only the first m <= mx exist.
- * Strides of x and w in bytes. With MG_DOT_BF16 x is bf16 and weights become bf16, else x is f32. Only the last
- * part of k may be no multiple of 2 VL. */
+/* Elements first .. end-1 of x[r] . w[c] for nc columns and mx rows of x, of which only the first m
+ * <= mx exist. Strides of x and w in bytes. With MG_DOT_BF16 x is bf16 and weights become bf16,
+ * else x is f32. Only the last part of k may be no multiple of 2 VL. */
 struct dot {
     const char *x;
     size_t ldx, m;
     const char *w;
     size_t stride;
     size_t first, end;
-    float *parts;   /* [column][mx][VL] running sums: read when first > 0, written unless `last`; else unused */
-    float *sums;    /* [row][ld], written when `last` */
+    float *parts; /* [column][mx][VL] running sums: read when first > 0, written unless `last`; else
+                     unused */
+    float *sums;  /* [row][ld], written when `last` */
     size_t ld;
     bool last;
 };
@@ -30,10 +32,11 @@ INLINE void dot_block(int nc, int mx, enum mg_dtype type, bool round, const stru
     const size_t step_k = DOT ? 2 * VL : VL, xs = DOT ? 2 : 4, stride = d->stride, k = d->end;
     const char *row[FEW], *w = d->w;
     vf acc[4][FEW];
-    UNROLL for (int r = 0; r < mx; r++) row[r] = d->x + (size_t)(r < (int)d->m ? r : (int)d->m - 1) * d->ldx;
+    UNROLL for (int r = 0; r < mx; r++) row[r] =
+        d->x + (size_t)(r < (int)d->m ? r : (int)d->m - 1) * d->ldx;
     UNROLL for (int c = 0; c < nc; c++) {
-        UNROLL for (int r = 0; r < mx; r++)
-            acc[c][r] = i ? v_load(d->parts + (c * mx + r) * VL) : v_zero();
+        UNROLL for (int r = 0; r < mx; r++) acc[c][r] =
+            i ? v_load(d->parts + (c * mx + r) * VL) : v_zero();
     }
     for (; i + step_k <= k; i += step_k) {
         vf wv[4];
@@ -50,8 +53,8 @@ INLINE void dot_block(int nc, int mx, enum mg_dtype type, bool round, const stru
     if (i < k) {
         UNROLL for (int c = 0; c < nc; c++) {
             vf wv = load_packed(type, round, w + (size_t)c * stride, i, k - i);
-            UNROLL for (int r = 0; r < mx; r++)
-                acc[c][r] = step(acc[c][r], load_packed(DOT ? MG_BF16 : MG_F32, false, row[r], i, k - i), wv);
+            UNROLL for (int r = 0; r < mx; r++) acc[c][r] =
+                step(acc[c][r], load_packed(DOT ? MG_BF16 : MG_F32, false, row[r], i, k - i), wv);
         }
     }
     if (!d->last) {
@@ -62,7 +65,8 @@ INLINE void dot_block(int nc, int mx, enum mg_dtype type, bool round, const stru
     }
     UNROLL for (int r = 0; r < mx; r++) {
         if (r < (int)d->m) {
-            UNROLL for (int c = 0; c < nc; c++) d->sums[(size_t)r * d->ld + (size_t)c] = v_sum(acc[c][r]);
+            UNROLL for (int c = 0; c < nc; c++) d->sums[(size_t)r * d->ld + (size_t)c] =
+                v_sum(acc[c][r]);
         }
     }
 }

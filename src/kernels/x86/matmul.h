@@ -1,12 +1,16 @@
 /* kernels/x86/matmul.h - y = epilogue(x w^T + bias) for the tier that includes this (see vec.h).
  *
- * More than FEW rows: a task is PANEL columns (half of them from w2 for SwiGLU). Rows go in chunks of at most ROWS,
- * the inner dimension in blocks of KC dwords: pack the block of w into scratch (it stays in L2), run the
- * micro-kernel down the rows, add to the chunk's sums, also in scratch; then the epilogue writes y, once.
- * FEW rows or less: memory is the limit. Dot products along rows of w as they lie there, each weight read once
- * for all rows of x, a prefetch one group of columns ahead.
+ * More than FEW rows: a task is PANEL columns (half of them from w2 for SwiGLU). Rows go in chunks
+ * of at most ROWS, the inner dimension in blocks of KC dwords: pack the block of w into scratch (it
+ * stays in L2), run the micro-kernel down the rows, add to the chunk's sums, also in scratch; then
+ * the epilogue writes y, once.
+ *
+ * FEW rows or less: memory is the limit. Dot products along rows of w as they lie there, each
+ * weight read once for all rows of x, a prefetch one group of columns ahead.
+ *
  * With MG_DOT_BF16 (x is bf16, vdpbf16ps) this is MG_MODE_BF16 only, else it is both modes.
- * Blocks depend on nothing but k, so a row's result depends on m only by the choice between the two ways.
+ * Blocks depend on nothing but k, so a row's result depends on m only by the choice between the two
+ * ways.
  *
  *   scratch, many:  sums [ROWS][PANEL] f32, panels [PANEL/NR][KC][NR] dwords
  *   scratch, few:   sums [FEW][PANEL] f32, running sums [PANEL][FEW][VL] f32
@@ -21,8 +25,8 @@
 
 enum { PANEL = 64, ROWS = 32 * MR, KC = 512, X_BLOCK = 512 };
 
-static void prepare(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout, size_t m,
-                    size_t k) {
+static void prepare(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout,
+                    size_t m, size_t k) {
     for (size_t i = 0; i < m; i++) {
         const float *from = in + i * ldin;
         size_t j = 0;
@@ -58,8 +62,8 @@ static size_t matmul_scratch(const struct mg_matmul *op) {
 }
 
 /* y[0..n-1] = epilogue(p + bias, p2) */
-INLINE void finish_row(enum mg_epilogue epilogue, const float *p, const float *p2, const float *bias, float *y,
-                       size_t n) {
+INLINE void finish_row(enum mg_epilogue epilogue, const float *p, const float *p2,
+                       const float *bias, float *y, size_t n) {
     for (size_t j = 0; j < n; j += VL) {
         size_t left = n - j;
         bool full = left >= VL;
@@ -69,11 +73,15 @@ INLINE void finish_row(enum mg_epilogue epilogue, const float *p, const float *p
         case MG_EPI_ADD: v = v_add(full ? v_load(y + j) : v_load_n(y + j, left), v); break;
         case MG_EPI_GELU_TANH: v = v_gelu_tanh(v); break;
         case MG_EPI_GELU_ERF: v = v_gelu_erf(v); break;
-        case MG_EPI_SWIGLU: v = v_mul(v_silu(v), full ? v_load(p2 + j) : v_load_n(p2 + j, left)); break;
+        case MG_EPI_SWIGLU:
+            v = v_mul(v_silu(v), full ? v_load(p2 + j) : v_load_n(p2 + j, left));
+            break;
         case MG_EPI_STORE: break;
         }
-        if (full) v_store(y + j, v);
-        else v_store_n(y + j, v, left);
+        if (full)
+            v_store(y + j, v);
+        else
+            v_store_n(y + j, v, left);
     }
 }
 
@@ -95,14 +103,18 @@ static void pack(const struct mg_matmul *op, const char *w, size_t n_col, size_t
 #if !defined(MG_DOT_BF16)
     else if (op->mode == MG_MODE_F32 && op->wtype == MG_F16)
         pack_type(MG_F16, false, pair, w, stride, n_col, k, b);
-    else if (op->mode == MG_MODE_F32) pack_type(MG_F32, false, pair, w, stride, n_col, k, b);
+    else if (op->mode == MG_MODE_F32)
+        pack_type(MG_F32, false, pair, w, stride, n_col, k, b);
 #endif
-    else if (op->wtype == MG_F16) pack_type(MG_F16, true, pair, w, stride, n_col, k, b);
-    else pack_type(MG_F32, true, pair, w, stride, n_col, k, b);
+    else if (op->wtype == MG_F16)
+        pack_type(MG_F16, true, pair, w, stride, n_col, k, b);
+    else
+        pack_type(MG_F32, true, pair, w, stride, n_col, k, b);
 }
 
 /* First weight row of the NR-wide slice s of the task, and how many columns of the slice exist. */
-INLINE const char *slice(const struct mg_matmul *op, size_t col, size_t n_col, size_t s, size_t *count) {
+INLINE const char *slice(const struct mg_matmul *op, size_t col, size_t n_col, size_t s,
+                         size_t *count) {
     size_t first = s * NR;
     const char *w = op->w;
     if (op->epilogue == MG_EPI_SWIGLU && first >= PANEL / 2) {
@@ -133,8 +145,8 @@ static void matmul_many(const struct mg_matmul *op, size_t col, size_t n_col, fl
                 for (size_t s = 0; s < PANEL / NR; s++) {
                     slice(op, col, n_col, s, &count);
                     if (!count) continue;
-                    fn(a + r * lda, lda, panels + s * KC * NR, kb / pair, kb % pair, sums + r * PANEL + s * NR,
-                       PANEL, k0 > 0);
+                    fn(a + r * lda, lda, panels + s * KC * NR, kb / pair, kb % pair,
+                       sums + r * PANEL + s * NR, PANEL, k0 > 0);
                 }
             }
             k0 += kb;
@@ -143,16 +155,23 @@ static void matmul_many(const struct mg_matmul *op, size_t col, size_t n_col, fl
     }
 }
 
-/* All columns of one matrix, for the smallest instance that holds m rows. Eight rows of x go in parts of X_BLOCK
- * elements, which stay in L1 while all columns pass; the running sums wait in `parts`. */
-INLINE void dot_rows(int nc, int mx, enum mg_dtype type, bool round, const struct mg_matmul *op, size_t ldx,
-                     const char *w, size_t n_col, float *sums) {
+/* All columns of one matrix, for the smallest instance that holds m rows. Eight rows of x go in
+ * parts of X_BLOCK elements, which stay in L1 while all columns pass; the running sums wait in
+ * `parts`. */
+INLINE void dot_rows(int nc, int mx, enum mg_dtype type, bool round, const struct mg_matmul *op,
+                     size_t ldx, const char *w, size_t n_col, float *sums) {
     size_t stride = op->ldw * mg_dtype_size(type), k0 = 0;
     float *parts = sums + FEW * PANEL;
     do {
         size_t k1 = mx == 8 ? mg_min_size(op->k, k0 + X_BLOCK) : op->k, c = 0;
-        struct dot d = {.x = op->x, .ldx = ldx, .m = op->m, .stride = stride, .first = k0, .end = k1,
-                        .ld = PANEL, .last = k1 == op->k};
+        struct dot d = {.x = op->x,
+                        .ldx = ldx,
+                        .m = op->m,
+                        .stride = stride,
+                        .first = k0,
+                        .end = k1,
+                        .ld = PANEL,
+                        .last = k1 == op->k};
         for (; c + (size_t)nc <= n_col; c += (size_t)nc) {
             d.w = w + c * stride, d.sums = sums + c, d.parts = parts + c * (size_t)mx * VL;
             dot_block(nc, mx, type, round, &d);
@@ -165,25 +184,31 @@ INLINE void dot_rows(int nc, int mx, enum mg_dtype type, bool round, const struc
     } while (k0 < op->k);
 }
 
-INLINE void dot_type(enum mg_dtype type, bool round, const struct mg_matmul *op, const char *w, size_t n_col,
-                     float *sums) {
+INLINE void dot_type(enum mg_dtype type, bool round, const struct mg_matmul *op, const char *w,
+                     size_t n_col, float *sums) {
     size_t ldx = op->ldx * (DOT ? 2 : 4);
-    if (op->m == 1) dot_rows(4, 1, type, round, op, ldx, w, n_col, sums);
-    else if (op->m == 2) dot_rows(4, 2, type, round, op, ldx, w, n_col, sums);
+    if (op->m == 1)
+        dot_rows(4, 1, type, round, op, ldx, w, n_col, sums);
+    else if (op->m == 2)
+        dot_rows(4, 2, type, round, op, ldx, w, n_col, sums);
 #if defined(__AVX512F__)
-    else if (op->m <= 4) dot_rows(4, 4, type, round, op, ldx, w, n_col, sums);
-    else dot_rows(3, 8, type, round, op, ldx, w, n_col, sums);
+    else if (op->m <= 4)
+        dot_rows(4, 4, type, round, op, ldx, w, n_col, sums);
+    else
+        dot_rows(3, 8, type, round, op, ldx, w, n_col, sums);
 #else
-    else if (op->m <= 4) dot_rows(2, 4, type, round, op, ldx, w, n_col, sums);
-    else dot_rows(1, 8, type, round, op, ldx, w, n_col, sums);
+    else if (op->m <= 4)
+        dot_rows(2, 4, type, round, op, ldx, w, n_col, sums);
+    else
+        dot_rows(1, 8, type, round, op, ldx, w, n_col, sums);
 #endif
 }
 
 /* One body per weight type and mode, not inlined into each other. */
-#define DOT_INSTANCE(NAME, TYPE, ROUND)                                                                    \
-    static __attribute__((noinline)) void NAME(const struct mg_matmul *op, const char *w, size_t n_col,    \
-                                               float *sums) {                                              \
-        dot_type(TYPE, ROUND, op, w, n_col, sums);                                                         \
+#define DOT_INSTANCE(NAME, TYPE, ROUND)                                                            \
+    static __attribute__((noinline)) void NAME(const struct mg_matmul *op, const char *w,          \
+                                               size_t n_col, float *sums) {                        \
+        dot_type(TYPE, ROUND, op, w, n_col, sums);                                                 \
     }
 DOT_INSTANCE(dot_bf16, MG_BF16, false)
 DOT_INSTANCE(dot_f32_round, MG_F32, true)
@@ -196,9 +221,11 @@ DOT_INSTANCE(dot_f16, MG_F16, false)
 static void dot_any(const struct mg_matmul *op, const char *w, size_t n_col, float *sums) {
     if (op->wtype == MG_BF16) dot_bf16(op, w, n_col, sums);
 #if !defined(MG_DOT_BF16)
-    else if (op->mode == MG_MODE_F32) (op->wtype == MG_F32 ? dot_f32 : dot_f16)(op, w, n_col, sums);
+    else if (op->mode == MG_MODE_F32)
+        (op->wtype == MG_F32 ? dot_f32 : dot_f16)(op, w, n_col, sums);
 #endif
-    else (op->wtype == MG_F32 ? dot_f32_round : dot_f16_round)(op, w, n_col, sums);
+    else
+        (op->wtype == MG_F32 ? dot_f32_round : dot_f16_round)(op, w, n_col, sums);
 }
 
 static void matmul(const struct mg_matmul *op, size_t task, void *scratch) {
@@ -210,7 +237,8 @@ static void matmul(const struct mg_matmul *op, size_t task, void *scratch) {
     }
     size_t offset = col * op->ldw * mg_dtype_size(op->wtype);
     dot_any(op, (const char *)op->w + offset, n_col, sums);
-    if (op->epilogue == MG_EPI_SWIGLU) dot_any(op, (const char *)op->w2 + offset, n_col, sums + PANEL / 2);
+    if (op->epilogue == MG_EPI_SWIGLU)
+        dot_any(op, (const char *)op->w2 + offset, n_col, sums + PANEL / 2);
     finish(op, 0, op->m, col, n_col, sums);
 }
 

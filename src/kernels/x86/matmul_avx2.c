@@ -1,4 +1,5 @@
-/* kernels/x86/matmul_avx2.c - matrix products with AVX2, FMA and F16C, both modes by f32 multiply-add; see matmul.h. */
+/* kernels/x86/matmul_avx2.c - matrix products with AVX2, FMA and F16C, both modes by f32
+ * multiply-add; see matmul.h. */
 #include "kernels/x86/matmul.h"
 #include "kernels/x86/x86.h"
 

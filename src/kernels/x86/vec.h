@@ -1,9 +1,11 @@
-/* kernels/x86/vec.h - a vector of floats as wide as the tier's registers, for code written once for both widths.
+/* kernels/x86/vec.h - a vector of floats as wide as the tier's registers, for code written once for
+ * both widths.
  *
- * Included only by files named after a tier: with -mavx512* a `vf` is a zmm (VL = 16), else with -mavx2 a ymm
- * (VL = 8). `_n` forms touch only the first n elements in memory (0 < n <= VL) and read the rest as zero, so that a
- * tail costs one more step of the same arithmetic and an element's value never depends on its position.
- * Everything here is static and forced inline: no code leaves the object of its tier.
+ * Included only by files named after a tier: with -mavx512* a `vf` is a zmm (VL = 16), else with
+ * -mavx2 a ymm (VL = 8). `_n` forms touch only the first n elements in memory (0 < n <= VL) and
+ * read the rest as zero, so that a tail costs one more step of the same arithmetic and an element's
+ * value never depends on its position. Everything here is static and forced inline: no code leaves
+ * the object of its tier.
  */
 #ifndef MG_KERNELS_X86_VEC_H
 #define MG_KERNELS_X86_VEC_H
@@ -43,7 +45,9 @@ INLINE vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c - 
 /* The second operand where either is NaN. */
 INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-INLINE vf v_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf v_round(vf a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE vf v_abs(vf a) { return _mm512_abs_ps(a); }
 /* a where x < y, else b (b where NaN) */
 INLINE vf v_if_less(vf x, vf y, vf a, vf b) {
@@ -64,24 +68,34 @@ INLINE vf v_scale(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 INLINE float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float v_top(vf a) { return _mm512_reduce_max_ps(a); }
 
-INLINE vi bf16_bits(vf a) { /* the bf16 in the high half of each lane, low half zero; NaN stays NaN */
-    vi u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+INLINE vi
+bf16_bits(vf a) { /* the bf16 in the high half of each lane, low half zero; NaN stays NaN */
+    vi u = _mm512_castps_si512(a),
+       odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     vi r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
     vi q = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
     r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), q);
     return _mm512_and_si512(r, _mm512_set1_epi32((int)0xffff0000u));
 }
 INLINE vf v_round_bf16(vf a) { return _mm512_castsi512_ps(bf16_bits(a)); }
-INLINE vf widen_bf16(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
-INLINE vf v_load_bf16(const uint16_t *p) { return widen_bf16(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE vf widen_bf16(__m256i h) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+INLINE vf v_load_bf16(const uint16_t *p) {
+    return widen_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
 INLINE vf v_load_bf16_n(const uint16_t *p, size_t n) {
     return widen_bf16(_mm256_maskz_loadu_epi16(first_n(n), p));
 }
-INLINE vf v_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE vf v_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 INLINE vf v_load_f16_n(const uint16_t *p, size_t n) {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_n(n), p));
 }
-INLINE __m256i narrow_bf16(vf a) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_bits(a), 16)); }
+INLINE __m256i narrow_bf16(vf a) {
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bf16_bits(a), 16));
+}
 INLINE void v_store_bf16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, narrow_bf16(a)); }
 INLINE void v_store_bf16_n(uint16_t *p, vf a, size_t n) {
     _mm256_mask_storeu_epi16(p, first_n(n), narrow_bf16(a));
@@ -141,7 +155,9 @@ INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
 INLINE vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-INLINE vf v_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf v_round(vf a) {
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 INLINE vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf v_if_less(vf x, vf y, vf a, vf b) {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
@@ -176,14 +192,17 @@ INLINE float v_top(vf a) {
 }
 
 INLINE vi bf16_bits(vf a) {
-    vi u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    vi u = _mm256_castps_si256(a),
+       odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     vi r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
     vi q = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
     r = _mm256_blendv_epi8(r, q, _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
     return _mm256_and_si256(r, _mm256_set1_epi32((int)0xffff0000u));
 }
 INLINE vf v_round_bf16(vf a) { return _mm256_castsi256_ps(bf16_bits(a)); }
-INLINE vf widen_bf16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+INLINE vf widen_bf16(__m128i h) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
 INLINE __m128i load_half_n(const uint16_t *p, size_t n) {
     uint16_t t[8] = {0};
     for (size_t i = 0; i < n; i++) t[i] = p[i];
@@ -191,7 +210,9 @@ INLINE __m128i load_half_n(const uint16_t *p, size_t n) {
 }
 INLINE vf v_load_bf16(const uint16_t *p) { return widen_bf16(_mm_loadu_si128((const __m128i *)p)); }
 INLINE vf v_load_bf16_n(const uint16_t *p, size_t n) { return widen_bf16(load_half_n(p, n)); }
-INLINE vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vf v_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
 INLINE vf v_load_f16_n(const uint16_t *p, size_t n) { return _mm256_cvtph_ps(load_half_n(p, n)); }
 INLINE __m128i narrow_bf16(vf a) {
     vi h = _mm256_srli_epi32(bf16_bits(a), 16);
@@ -225,7 +246,8 @@ INLINE void v_transpose(vf r[VL]) {
 
 #endif
 
-/* Up to VL elements of any weight type, widened; full when n >= VL. `type` is a constant where this is inlined. */
+/* Up to VL elements of any weight type, widened; full when n >= VL. `type` is a constant where this
+ * is inlined. */
 INLINE vf v_load_type(enum mg_dtype type, const void *base, size_t i, size_t n) {
     if (type == MG_F32) {
         const float *p = (const float *)base + i;

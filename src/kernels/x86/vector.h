@@ -1,7 +1,8 @@
-/* kernels/x86/vector.h - vectors, norms and rotary embedding for the tier that includes this (see vec.h).
+/* kernels/x86/vector.h - vectors, norms and rotary embedding for the tier that includes this (see
+ * vec.h).
  *
- * Element-wise functions give an element the same bits at any position. Sums over a row run in LANES = 4 vectors
- * side by side, added pairwise at the end; the order depends on k alone.
+ * Element-wise functions give an element the same bits at any position. Sums over a row run in
+ * LANES = 4 vectors side by side, added pairwise at the end; the order depends on k alone.
  */
 #ifndef MG_KERNELS_X86_VECTOR_H
 #define MG_KERNELS_X86_VECTOR_H
@@ -129,8 +130,8 @@ INLINE float row_sum(const float *x, size_t k, float mean, bool square) {
     return v_sum(v_add(v_add(s[0], s[1]), v_add(s[2], s[3])));
 }
 
-static void rms_norm(const float *in, size_t ldin, const float *w, float eps, float *out, size_t ldout,
-                     size_t m, size_t k) {
+static void rms_norm(const float *in, size_t ldin, const float *w, float eps, float *out,
+                     size_t ldout, size_t m, size_t k) {
     for (size_t i = 0; i < m; i++) {
         const float *x = in + i * ldin;
         float *y = out + i * ldout;
@@ -144,12 +145,13 @@ static void rms_norm(const float *in, size_t ldin, const float *w, float eps, fl
     }
 }
 
-static void layer_norm(const float *in, size_t ldin, const float *w, const float *b, float eps, float *out,
-                       size_t ldout, size_t m, size_t k) {
+static void layer_norm(const float *in, size_t ldin, const float *w, const float *b, float eps,
+                       float *out, size_t ldout, size_t m, size_t k) {
     for (size_t i = 0; i < m; i++) {
         const float *x = in + i * ldin;
         float *y = out + i * ldout;
-        /* A second sum over the differences mends the rounding of the first where |mean| >> spread. */
+        /* A second sum over the differences mends the rounding of the first where |mean| >> spread.
+         */
         float mean = row_sum(x, k, 0, false) / (float)k;
         mean += row_sum(x, k, mean, false) / (float)k;
         vf mu = v_set(mean), r = v_set(1.0f / sqrtf(row_sum(x, k, mean, true) / (float)k + eps));
@@ -166,8 +168,8 @@ static void layer_norm(const float *in, size_t ldin, const float *w, const float
     }
 }
 
-static void rope(float *x, size_t ldx, size_t m, size_t n_head, size_t head_dim, const float *cosines,
-                 const float *sines) {
+static void rope(float *x, size_t ldx, size_t m, size_t n_head, size_t head_dim,
+                 const float *cosines, const float *sines) {
     size_t half = head_dim / 2;
     for (size_t i = 0; i < m; i++) {
         const float *c = cosines + i * half, *s = sines + i * half;

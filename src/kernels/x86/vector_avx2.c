@@ -1,4 +1,5 @@
-/* kernels/x86/vector_avx2.c - vectors, norms and rotary embedding with AVX2, FMA and F16C; see vector.h. */
+/* kernels/x86/vector_avx2.c - vectors, norms and rotary embedding with AVX2, FMA and F16C; see
+ * vector.h. */
 #include "kernels/x86/vector.h"
 #include "kernels/x86/x86.h"
 

@@ -1,4 +1,5 @@
-/* kernels/x86/vector_avx512.c - vectors, norms and rotary embedding with AVX-512 F, BW, DQ and VL; see vector.h. */
+/* kernels/x86/vector_avx512.c - vectors, norms and rotary embedding with AVX-512 F, BW, DQ and VL;
+ * see vector.h. */
 #include "kernels/x86/vector.h"
 #include "kernels/x86/x86.h"
 

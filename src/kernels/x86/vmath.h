@@ -1,9 +1,10 @@
 /* kernels/x86/vmath.h - exp and the activations on vectors, by polynomials of our own fitting.
  *
- * exp: x = n ln2 + r with |r| <= ln2/2, degree 6 in r fitted at Chebyshev points (1.1e-8 relative before rounding;
- * about 1.5e-7 in f32). Results under 2^-126 are 0 (x < -87.33), over FLT_MAX infinity; NaN stays NaN.
- * gelu_erf: erfc(z) = t p(t) exp(-z^2), t = 1/(1 + 0.45 z), p of degree 6 by reweighted least squares on z in 0..6
- * (1.2e-9 absolute). Both GELUs and SiLU are written so that nothing cancels for large negative x.
+ * exp: x = n ln2 + r with |r| <= ln2/2, degree 6 in r fitted at Chebyshev points (1.1e-8 relative
+ * before rounding; about 1.5e-7 in f32). Results under 2^-126 are 0 (x < -87.33), over FLT_MAX
+ * infinity; NaN stays NaN. gelu_erf: erfc(z) = t p(t) exp(-z^2), t = 1/(1 + 0.45 z), p of degree 6
+ * by reweighted least squares on z in 0..6 (1.2e-9 absolute). Both GELUs and SiLU are written so
+ * that nothing cancels for large negative x.
  */
 #ifndef MG_KERNELS_X86_VMATH_H
 #define MG_KERNELS_X86_VMATH_H
@@ -27,9 +28,7 @@ INLINE vf v_exp(vf x) {
 }
 
 /* x / (1 + exp(-x)) */
-INLINE vf v_silu(vf x) {
-    return v_div(x, v_add(v_set(1.0f), v_exp(v_sub(v_zero(), x))));
-}
+INLINE vf v_silu(vf x) { return v_div(x, v_add(v_set(1.0f), v_exp(v_sub(v_zero(), x)))); }
 
 /* 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3) */
 INLINE vf v_gelu_tanh(vf x) {

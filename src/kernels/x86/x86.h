@@ -1,4 +1,5 @@
-/* kernels/x86/x86.h - what each x86 tier sets in the table. Plain C: included by files without ISA flags too. */
+/* kernels/x86/x86.h - what each x86 tier sets in the table. Plain C: included by files without ISA
+ * flags too. */
 #ifndef MG_KERNELS_X86_X86_H
 #define MG_KERNELS_X86_X86_H
 
