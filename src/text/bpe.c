@@ -84,7 +84,8 @@ bool mg_bpe_add(struct mg_bpe *m, uint32_t left, uint32_t right, uint32_t new_id
 
 /* ---- short pieces ---- */
 
-static bool merge_short(const struct mg_bpe *m, const uint8_t *piece, size_t n, struct mg_ids *out) {
+static bool merge_short(const struct mg_bpe *m, const uint8_t *piece, size_t n,
+                        struct mg_ids *out) {
     int32_t id[SHORT_PIECE];
     uint32_t rank[SHORT_PIECE]; /* of (i, i + 1) */
     size_t k = 0;
@@ -161,14 +162,15 @@ static bool work_reserve(struct mg_bpe_work *w, size_t n) {
 }
 
 /* The pair that begins at `left` is new: its rank, and its entry when it merges. */
-static void push_pair(const struct mg_bpe *m, struct mg_bpe_work *w, size_t *n_heap, uint32_t left) {
+static void push_pair(const struct mg_bpe *m, struct mg_bpe_work *w, size_t *n_heap,
+                      uint32_t left) {
     struct mg_bpe_symbol *s = &w->symbol[left];
     s->rank = s->next == NOWHERE ? NO_RANK : rank_of(m, s->id, w->symbol[s->next].id);
     if (s->rank != NO_RANK) heap_push(w->heap, n_heap, (uint64_t)s->rank << 32 | left);
 }
 
-static bool merge_long(const struct mg_bpe *m, struct mg_bpe_work *w, const uint8_t *piece, size_t n,
-                       struct mg_ids *out) {
+static bool merge_long(const struct mg_bpe *m, struct mg_bpe_work *w, const uint8_t *piece,
+                       size_t n, struct mg_ids *out) {
     if (!work_reserve(w, n)) return false;
     struct mg_bpe_symbol *s = w->symbol;
     size_t k = 0, n_heap = 0;

@@ -1,8 +1,8 @@
 /* text/hash.h - seeded hashing for the token and merge tables.
  *
- * Two 64-bit words multiplied to 128 bits and folded: a few cycles for the short keys that these tables have.
- * The seed is drawn per table, so that a file can't be written to make all keys meet in one place. Results of
- * the tokenizer never depend on it. Not for security beyond that.
+ * Two 64-bit words multiplied to 128 bits and folded: a few cycles for the short keys that these
+ * tables have. The seed is drawn per table, so that a file can't be written to make all keys meet
+ * in one place. Results of the tokenizer never depend on it. Not for security beyond that.
  */
 #ifndef MG_TEXT_HASH_H
 #define MG_TEXT_HASH_H

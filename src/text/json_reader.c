@@ -29,8 +29,7 @@ bool mg_jread_is(struct mg_slice s, const char *text) {
 }
 
 static void blanks(struct mg_jread *j) {
-    while (j->at < j->end &&
-           (*j->at == ' ' || *j->at == '\n' || *j->at == '\t' || *j->at == '\r'))
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\t' || *j->at == '\r'))
         j->at++;
 }
 

@@ -1,9 +1,10 @@
 /* text/json_reader.h - a strict pull reader for JSON that comes from outside.
  *
- * Made for tokenizer.json (11 MB in a few hundredths of a second) and for tool definitions. Nothing is built:
- * the caller asks for what it expects next. RFC 8259 to the letter: UTF-8 only, no lone surrogates, no raw
- * control characters, no leading zeros, nothing after the value. After the first failure every call does nothing
- * and says false, so a caller may check `status` once at the end of a loop:
+ * Made for tokenizer.json (11 MB in a few hundredths of a second) and for tool definitions. Nothing
+ * is built: the caller asks for what it expects next. RFC 8259 to the letter: UTF-8 only, no lone
+ * surrogates, no raw control characters, no leading zeros, nothing after the value. After the first
+ * failure every call does nothing and says false, so a caller may check `status` once at the end of
+ * a loop:
  *
  *     mg_jread_open(&j, '{');
  *     while (mg_jread_key(&j, &key)) ...read or skip one value...
@@ -32,11 +33,13 @@ void mg_jread_init(struct mg_jread *j, const char *what, const void *text, size_
                    size_t max_string, struct mg_err *err);
 void mg_jread_free(struct mg_jread *j);
 
-/* What comes next: '{' '[' '"' '0' (a number) 't' 'f' 'n', or 0 at anything else or after a failure. */
+/* What comes next: '{' '[' '"' '0' (a number) 't' 'f' 'n', or 0 at anything else or after a
+ * failure. */
 char mg_jread_peek(struct mg_jread *j);
 /* Begins an object '{' or array '['. */
 bool mg_jread_open(struct mg_jread *j, char bracket);
-/* The next key of the innermost object, or false after its end. The key lives until the next string. */
+/* The next key of the innermost object, or false after its end. The key lives until the next
+ * string. */
 bool mg_jread_key(struct mg_jread *j, struct mg_slice *key);
 /* True when the innermost array has another element, or false after its end. */
 bool mg_jread_element(struct mg_jread *j);

@@ -1,13 +1,15 @@
 /* text/prompt.c - see prompt.h. Answers to Qwen3-VL-Instruct's chat template:
  *
- *     <|im_start|>system\n TEXT [\n\n] [# Tools ... ] <|im_end|>\n        the first turn, or when there are tools
+ *     <|im_start|>system\n TEXT [\n\n] [# Tools ...] <|im_end|>\n     when there are tools, too
  *     <|im_start|>user\n TEXT, <|vision_start|><|image_pad|>...<|vision_end|> <|im_end|>\n
- *     <|im_start|>assistant\n TEXT [\n] <tool_call>\n{"name": "N", "arguments": A}\n</tool_call> <|im_end|>\n
- *     <|im_start|>user \n<tool_response>\n TEXT \n</tool_response> ... <|im_end|>\n     tool turns in a row
+ *     <|im_start|>assistant\n TEXT [\n] CALL [\n CALL ...] <|im_end|>\n
+ *     <|im_start|>user \n<tool_response>\n TEXT \n</tool_response> ... <|im_end|>\n   tool turns
  *
- * Text is gathered in `run` until the template writes a control token; then the run is tokenised as a whole, with
- * added tokens off. So a control token can't come from content, and what is benign gets the ids that it has in
- * the reference, which tokenises the rendered prompt.
+ * where CALL is <tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>.
+ *
+ * Text is gathered in `run` until the template writes a control token; then the run is tokenised as
+ * a whole, with added tokens off. So a control token can't come from content, and what is benign
+ * gets the ids that it has in the reference, which tokenises the rendered prompt.
  */
 #include "text/prompt.h"
 
@@ -31,13 +33,13 @@ enum control {
     N_CONTROL
 };
 static const char *const control_text[N_CONTROL] = {
-    "<|im_start|>",  "<|im_end|>",  "<|vision_start|>", "<|vision_end|>",  "<|image_pad|>",
-    "<tool_call>",   "</tool_call>", "<tool_response>", "</tool_response>"};
+    "<|im_start|>", "<|im_end|>",   "<|vision_start|>", "<|vision_end|>",  "<|image_pad|>",
+    "<tool_call>",  "</tool_call>", "<tool_response>",  "</tool_response>"};
 
 struct builder {
     const struct mg_tokenizer *tok;
     struct mg_prompt *out;
-    struct mg_buf run; /* text since the last control token, owned */
+    struct mg_buf run;     /* text since the last control token, owned */
     int32_t id[N_CONTROL]; /* or -1 */
     struct mg_err *err;
     enum mg_status status; /* the first failure; everything after it does nothing */
@@ -58,13 +60,13 @@ static void words(struct builder *b, const char *s) {
 
 static void flush(struct builder *b) {
     if (b->status != MG_OK || b->run.n == 0) return;
-    b->status = mg_tokenizer_encode(b->tok, (const char *)b->run.data, b->run.n, false, &b->out->ids,
-                                    b->err);
+    b->status = mg_tokenizer_encode(b->tok, (const char *)b->run.data, b->run.n, false,
+                                    &b->out->ids, b->err);
     b->run.n = 0;
 }
 
-/* A control token of the template. The tags around tools are ordinary text to a tokenizer that has no tokens for
- * them (nothing is to be guarded there); without the others there is no conversation. */
+/* A control token of the template. The tags around tools are ordinary text to a tokenizer that has
+ * no tokens for them (nothing is to be guarded there); the others no conversation can miss. */
 static void control(struct builder *b, enum control c) {
     if (b->status != MG_OK) return;
     if (b->id[c] < 0 && c >= TOOL_CALL) {
@@ -210,9 +212,9 @@ static enum mg_status check(const struct mg_turn *turn, size_t n_turn, size_t *n
     return MG_OK;
 }
 
-enum mg_status mg_prompt_build(const struct mg_tokenizer *tok, const struct mg_turn *turn, size_t n_turn,
-                               struct mg_slice tools, bool open_answer, struct mg_prompt *out,
-                               struct mg_err *err) {
+enum mg_status mg_prompt_build(const struct mg_tokenizer *tok, const struct mg_turn *turn,
+                               size_t n_turn, struct mg_slice tools, bool open_answer,
+                               struct mg_prompt *out, struct mg_err *err) {
     struct builder b = {.tok = tok, .out = out, .err = err};
     struct mg_buf lines = {.max = RUN_MAX};
     size_t n_image, n_tool;

@@ -1,9 +1,15 @@
 /* text/prompt.h - a conversation as token ids.
  *
- * ChatML as in docs/model.md. Only the template writes control tokens; everything a user, tool, system or
- * assistant turn contains is plain text, whatever it looks like. The text between two control tokens is
- * tokenised as one run ("user\n" + content), since the reference tokenises the rendered prompt.
- * An image is a structural part: vision_start, then `n_token` image placeholders, then vision_end.
+ * ChatML as in docs/model.md. Only the template writes control tokens; everything a user, tool,
+ * system or assistant turn contains is plain text, whatever it looks like. The text between two
+ * control tokens is tokenised as one run ("user\n" + content), since the reference tokenises the
+ * rendered prompt. An image is a structural part: vision_start, then `n_token` image placeholders,
+ * then vision_end.
+ *
+ * Equal to Qwen3-VL-Instruct's chat template for every conversation that it has a form for. Two
+ * kinds that it leaves out without a word are rendered here as docs/model.md says: a system turn
+ * that isn't the first, and an image in a system or assistant turn. A turn's tool calls come behind
+ * its texts, wherever they stand among the parts; tool turns in a row become one user turn.
  */
 #ifndef MG_TEXT_PROMPT_H
 #define MG_TEXT_PROMPT_H
@@ -34,11 +40,13 @@ struct mg_prompt {
     size_t n_image;
 };
 
-/* tools: a JSON array of tool definitions (Qwen3 form) or n = 0. open_answer: end with the start of an
- * assistant turn. Control tokens come from the tokenizer by name; one that is missing is MG_ERR_FORMAT. */
-enum mg_status mg_prompt_build(const struct mg_tokenizer *tok, const struct mg_turn *turn, size_t n_turn,
-                               struct mg_slice tools, bool open_answer, struct mg_prompt *out,
-                               struct mg_err *err);
+/* tools: a JSON array of tool definitions (Qwen3 form) or n = 0; an empty array is no tools.
+ * open_answer: end with the start of an assistant turn. Control tokens come from the tokenizer by
+ * name; one that is missing is MG_ERR_FORMAT, but for <tool_call> and <tool_response>, which are
+ * then plain text as in the reference. On failure `out` holds nothing. */
+enum mg_status mg_prompt_build(const struct mg_tokenizer *tok, const struct mg_turn *turn,
+                               size_t n_turn, struct mg_slice tools, bool open_answer,
+                               struct mg_prompt *out, struct mg_err *err);
 void mg_prompt_free(struct mg_prompt *p);
 
 #endif

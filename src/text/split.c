@@ -3,7 +3,8 @@
 
 #include "text/unicode.h"
 
-/* The end of "'s" and the like at s[at] == '\'', or `at`. Upper and lower case; U+017F (long s) folds to s. */
+/* The end of "'s" and the like at s[at] == '\'', or `at`. Upper and lower case; U+017F (long s)
+ * folds to s. */
 static size_t contraction(const uint8_t *s, size_t n, size_t at) {
     if (n - at < 2) return at;
     uint8_t a = s[at + 1] | 32, b = n - at > 2 ? s[at + 2] | 32 : 0;
@@ -38,8 +39,8 @@ static size_t symbols(const uint8_t *cls, const uint8_t *s, size_t n, size_t at)
     return at;
 }
 
-/* White space that no letter or symbol takes with it: up to the last line end in the run; or, without one, the
- * run less its last character when something follows that isn't space. */
+/* White space that no letter or symbol takes with it: up to the last line end in the run; or,
+ * without one, the run less its last character when something follows that isn't space. */
 static size_t spaces(const uint8_t *cls, const uint8_t *s, size_t n, size_t at) {
     size_t from = at, last = at, line_end = at; /* last: where the run's last character begins */
     while (at < n) {

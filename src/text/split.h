@@ -1,8 +1,8 @@
 /* text/split.h - cuts text into the pieces that merges never cross.
  *
- * A hand-written scanner for the one pattern of the Qwen tokenizers (MG_SPLIT_PATTERN below is what the file must
- * say). It answers to the reference's regex engine: alternatives in order, each as long as it can be, with its
- * edition of Unicode (unicode_tables.c).
+ * A hand-written scanner for the one pattern of the Qwen tokenizers (MG_SPLIT_PATTERN below is what
+ * the file must say). It answers to the reference's regex engine: alternatives in order, each as
+ * long as it can be, with its edition of Unicode (unicode_tables.c).
  */
 #ifndef MG_TEXT_SPLIT_H
 #define MG_TEXT_SPLIT_H

@@ -1,10 +1,10 @@
 /* text/tokenizer.c - encoding and decoding; see tokenizer.h, and tokenizer_file.c for loading.
  *
- *     text -> UTF-8, broken pieces as U+FFFD -> [added tokens cut out] -> NFC -> [added tokens looked for in
- *     normalised text] -> pieces (split.c) -> a whole token, or merges (bpe.c) -> ids
+ *     text -> UTF-8, broken pieces as U+FFFD -> [added tokens cut out] -> NFC -> [added tokens
+ *     that are looked for in NFC] -> pieces (split.c) -> a whole token, or merges (bpe.c) -> ids
  *
- * Most pieces are one token, so a piece is looked up whole first. A token counts as whole only when merging its
- * bytes gives just it, which is tried once for each token and remembered.
+ * Most pieces are one token, so a piece is looked up whole first. A token counts as whole only when
+ * merging its bytes gives just it, which is tried once for each token and remembered.
  */
 #include "text/split.h"
 #include "text/tokenizer_impl.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MAX ((size_t)64 << 20) /* bytes of one text, and of it in NFC (at most 3 times as much) */
+#define TEXT_MAX ((size_t)64 << 20) /* bytes of one text */
 
 void mg_tokenizer_close(struct mg_tokenizer *tok) {
     if (!tok) return;
@@ -55,7 +55,8 @@ static bool encode_piece(struct encoder *e, const uint8_t *piece, size_t n) {
     if (!mg_bpe_piece(&tok->bpe, &e->work, piece, n, e->out)) return false;
     if (whole == MG_WHOLE_UNKNOWN) {
         bool is = e->out->n == before + 1 && e->out->id[before] == id;
-        atomic_store_explicit(&tok->whole[id], is ? MG_WHOLE_YES : MG_WHOLE_NO, memory_order_relaxed);
+        atomic_store_explicit(&tok->whole[id], is ? MG_WHOLE_YES : MG_WHOLE_NO,
+                              memory_order_relaxed);
     }
     return true;
 }
@@ -128,8 +129,8 @@ static bool encode_normalised(struct encoder *e, const uint8_t *s, size_t n) {
 enum mg_status mg_tokenizer_encode(const struct mg_tokenizer *tok, const char *text, size_t n,
                                    bool special, struct mg_ids *out, struct mg_err *err) {
     if (n > TEXT_MAX)
-        return mg_fail(err, MG_ERR_LIMIT, "text_too_large", "a text of %zu bytes, the limit is %zu", n,
-                       TEXT_MAX);
+        return mg_fail(err, MG_ERR_LIMIT, "text_too_large", "a text of %zu bytes, the limit is %zu",
+                       n, TEXT_MAX);
     struct encoder e = {.tok = tok, .cls = mg_unicode_class(), .special = special, .out = out};
     struct mg_buf mended = {0};
     const uint8_t *s = (const uint8_t *)text;
@@ -172,8 +173,8 @@ bool mg_tokenizer_is_special(const struct mg_tokenizer *tok, int32_t id) {
 
 size_t mg_tokenizer_n(const struct mg_tokenizer *tok) { return tok->vocab.n; }
 
-bool mg_tokenizer_decode(const struct mg_tokenizer *tok, const int32_t *id, size_t n, bool skip_special,
-                         struct mg_buf *out) {
+bool mg_tokenizer_decode(const struct mg_tokenizer *tok, const int32_t *id, size_t n,
+                         bool skip_special, struct mg_buf *out) {
     struct mg_detok d = {0};
     for (size_t i = 0; i < n; i++) {
         if (skip_special && mg_tokenizer_is_special(tok, id[i])) continue;
@@ -185,7 +186,8 @@ bool mg_tokenizer_decode(const struct mg_tokenizer *tok, const int32_t *id, size
 static bool add_replacement(struct mg_buf *out) { return mg_buf_add(out, "\xEF\xBF\xBD", 3); }
 
 /* Completes or gives up the tail with the bytes of the piece. *used: how many of them went. */
-static bool finish_tail(struct mg_detok *d, struct mg_slice piece, size_t *used, struct mg_buf *out) {
+static bool finish_tail(struct mg_detok *d, struct mg_slice piece, size_t *used,
+                        struct mg_buf *out) {
     uint8_t all[4];
     size_t take = mg_min_size(piece.n, sizeof all - d->n_tail), n = d->n_tail + take, bad;
     memcpy(all, d->tail, d->n_tail);

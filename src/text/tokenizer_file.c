@@ -1,16 +1,16 @@
 /* text/tokenizer_file.c - tokenizer.json into a struct mg_tokenizer.
  *
- * The file names its parts (normalizer, pre_tokenizer, post_processor, decoder, model); each must be the one that
- * tokenizer.c and split.c are written for, or the file is refused by that part's name rather than read as
- * something near. Then:
+ * The file names its parts (normalizer, pre_tokenizer, post_processor, decoder, model); each must
+ * be the one that tokenizer.c and split.c are written for, or the file is refused by that part's
+ * name rather than read as something near. Then:
  *
  *     vocab   token -> id                    into the token table
  *     merges  ["a", "b"] or "a b", in rank   into the merge table; a, b and ab must be tokens
- *     added_tokens                           into the token table and the two sets that text is searched for
+ *     added_tokens                           into the token table and the sets to look for
  *
- * The parts may come in any order. Limits: 64 MiB, MG_TOKEN_MAX_N tokens, MG_TOKEN_MAX_BYTES a token,
- * MG_MERGE_MAX_N merges. What is kept grows with what was read, never with a number that the file claims, but for
- * the largest id, which is limited.
+ * The parts may come in any order. Limits: 64 MiB, MG_TOKEN_MAX_N tokens, MG_TOKEN_MAX_BYTES a
+ * token, MG_MERGE_MAX_N merges. What is kept grows with what was read, never with a number that the
+ * file claims, but for the largest id, which is limited.
  */
 #include "text/json_reader.h"
 #include "text/split.h"
@@ -49,16 +49,16 @@ static void name_set(struct name *out, struct mg_slice s) {
 
 static bool refuse(struct loader *l, const char *part, const char *found) {
     if (l->j.status != MG_OK) return false;
-    l->j.status = mg_fail(l->err, MG_ERR_UNSUPPORTED, "tokenizer_unsupported",
-                          "tokenizer.json: %s \"%s\" is not one that this program implements", part,
-                          found);
+    l->j.status =
+        mg_fail(l->err, MG_ERR_UNSUPPORTED, "tokenizer_unsupported",
+                "tokenizer.json: %s \"%s\" is not one that this program implements", part, found);
     return false;
 }
 
 static bool broken(struct loader *l, const char *text, size_t number) {
     if (l->j.status != MG_OK) return false;
-    l->j.status = mg_fail(l->err, MG_ERR_FORMAT, "tokenizer_invalid", "tokenizer.json: %s %zu", text,
-                          number);
+    l->j.status =
+        mg_fail(l->err, MG_ERR_FORMAT, "tokenizer_invalid", "tokenizer.json: %s %zu", text, number);
     return false;
 }
 
@@ -72,7 +72,8 @@ static size_t which(struct loader *l, struct mg_slice key, const char *const *na
                     unsigned *seen) {
     size_t i = 0;
     while (i < n && !mg_jread_is(key, names[i])) i++;
-    if (i < n && (*seen & 1u << i)) mg_jread_fail(&l->j, MG_ERR_FORMAT, "a key that is given twice");
+    if (i < n && (*seen & 1u << i))
+        mg_jread_fail(&l->j, MG_ERR_FORMAT, "a key that is given twice");
     if (i < n) *seen |= 1u << i;
     return i;
 }
@@ -108,8 +109,8 @@ static void judge_pre_tokenizer(struct loader *l, const struct part *p, size_t p
 
 /* Reads one part. Nested pre-tokenizers are judged as they are met, and counted in *n_nested. */
 static bool read_part(struct loader *l, struct part *p, size_t *n_nested) {
-    static const char *const names[] = {"type",   "pattern",          "behavior",  "invert",
-                                        "add_prefix_space", "use_regex", "pretokenizers"};
+    static const char *const names[] = {
+        "type", "pattern", "behavior", "invert", "add_prefix_space", "use_regex", "pretokenizers"};
     *p = (struct part){.use_regex = true};
     if (mg_jread_peek(&l->j) == 'n') {
         p->is_null = true;
@@ -169,7 +170,8 @@ static void read_only_type(struct loader *l, const char *part, const char *wante
     if (read_part(l, &p, NULL) && strcmp(p.type.text, wanted) != 0) refuse(l, part, p.type.text);
 }
 
-/* May add nothing to the text: none, ByteLevel (offsets only), or a template without special tokens. */
+/* May add nothing to the text: none, ByteLevel (offsets only), or a template without special
+ * tokens. */
 static void read_post_processor(struct loader *l) {
     static const char *const names[] = {"type", "special_tokens"};
     struct name type = {""};
@@ -196,7 +198,8 @@ static void read_post_processor(struct loader *l) {
     }
     bool template = strcmp(type.text, "TemplateProcessing") == 0;
     if (template && adds) refuse(l, "the post_processor's", "special_tokens");
-    if (!template && strcmp(type.text, "ByteLevel") != 0) refuse(l, "the post_processor", type.text);
+    if (!template && strcmp(type.text, "ByteLevel") != 0)
+        refuse(l, "the post_processor", type.text);
 }
 
 /* ---- vocabulary and merges ---- */
@@ -206,7 +209,7 @@ static bool token_fits(struct loader *l, struct mg_slice text) {
     return mg_jread_fail(&l->j, MG_ERR_LIMIT, "a token of more than 4096 bytes");
 }
 
-/* Tokens and merges are taken in some at a time, so that the waits for the tables' memory overlap. */
+/* Tokens and merges are taken in some at a time, so that waits for the tables' memory overlap. */
 #define N_BATCH 16
 
 struct batch {
@@ -269,15 +272,15 @@ static bool take_merges(struct loader *l, struct batch *b) {
     return true;
 }
 
-/* One side of a merge behind the other, so that both joined need no copy: bytes of the left one at *n = 0, then
- * of the right one. */
+/* One side of a merge; the right one comes directly behind the left, so that both joined need no
+ * copy. *n: its bytes. */
 static bool put_side(struct loader *l, struct batch *b, struct mg_slice text, size_t *n) {
     bool literal;
     if (!token_fits(l, text)) return false;
     *n = mg_vocab_bytes(text, b->byte + b->n_byte, &literal);
     b->n_byte += *n;
-    /* A token outside the byte alphabet never comes up in a text, so its merges would be dead weight, and no
-     * Qwen file has one. */
+    /* A token outside the byte alphabet never comes up in a text, so its merges would be dead
+     * weight, and no Qwen file has one. */
     return !literal || refuse(l, "a merge", "of tokens outside the byte alphabet");
 }
 
@@ -315,7 +318,8 @@ static bool read_line(struct loader *l, struct batch *b) {
     if (!space || (n_right && memchr(space + 1, ' ', n_right)))
         return broken(l, "two tokens and one space are expected in merge", l->tok->bpe.n + b->n);
     return put_side(l, b, (struct mg_slice){line.data, n_left}, &n[0]) &&
-           put_side(l, b, (struct mg_slice){space + 1, n_right}, &n[1]) && aim_merge(l, b, n[0], n[1]);
+           put_side(l, b, (struct mg_slice){space + 1, n_right}, &n[1]) &&
+           aim_merge(l, b, n[0], n[1]);
 }
 
 static void read_merges(struct loader *l, struct batch *b) {
@@ -357,9 +361,15 @@ static void read_off(struct loader *l, const char *option) {
 }
 
 static void read_model(struct loader *l, struct batch *batch) {
-    static const char *const names[] = {"type", "vocab", "merges", "dropout", "unk_token",
-                                        "continuing_subword_prefix", "end_of_word_suffix",
-                                        "byte_fallback", "ignore_merges"};
+    static const char *const names[] = {"type",
+                                        "vocab",
+                                        "merges",
+                                        "dropout",
+                                        "unk_token",
+                                        "continuing_subword_prefix",
+                                        "end_of_word_suffix",
+                                        "byte_fallback",
+                                        "ignore_merges"};
     const uint8_t *merges_at = NULL;
     struct name type = {"BPE"}; /* old files don't say */
     struct mg_slice key;
@@ -368,7 +378,8 @@ static void read_model(struct loader *l, struct batch *batch) {
     while (mg_jread_key(&l->j, &key)) {
         switch (WHICH(l, key, names, &seen)) {
         case 0:
-            if (read_name(l, &type) && strcmp(type.text, "BPE") != 0) refuse(l, "the model", type.text);
+            if (read_name(l, &type) && strcmp(type.text, "BPE") != 0)
+                refuse(l, "the model", type.text);
             break;
         case 1: read_vocab(l, batch); break;
         case 2:
@@ -413,7 +424,7 @@ static bool added_room(struct loader *l) {
 }
 
 static bool read_added_token(struct loader *l) {
-    static const char *const names[] = {"id",     "content", "single_word", "lstrip",
+    static const char *const names[] = {"id",     "content",    "single_word", "lstrip",
                                         "rstrip", "normalized", "special"};
     struct mg_added a = {.id = -1};
     bool special = false, on;
@@ -437,7 +448,8 @@ static bool read_added_token(struct loader *l) {
         case 3:
         case 4:
             on = false;
-            if (mg_jread_bool(&l->j, &on) && on) return refuse(l, "the added tokens' option", names[i]);
+            if (mg_jread_bool(&l->j, &on) && on)
+                return refuse(l, "the added tokens' option", names[i]);
             break;
         case 5: mg_jread_bool(&l->j, &a.normalized); break;
         case 6: mg_jread_bool(&l->j, &special); break;
@@ -478,7 +490,8 @@ static bool build_set(struct loader *l, struct mg_added_set *set, bool normalize
         if (normalized) {
             nfc.n = 0;
             ok = mg_nfc(a.text, a.n, &nfc);
-            a.text = ok ? (uint8_t *)mg_arena_strdup(&l->tok->arena, (char *)nfc.data, nfc.n) : NULL;
+            a.text =
+                ok ? (uint8_t *)mg_arena_strdup(&l->tok->arena, (char *)nfc.data, nfc.n) : NULL;
             a.n = nfc.n;
             ok = a.text != NULL;
         }
@@ -515,7 +528,8 @@ static bool finish_added(struct loader *l) {
             if (how != MG_VOCAB_ADDED) return broken(l, "two tokens have the id", (size_t)a->id);
         }
         struct mg_token *t = &v->token[a->id];
-        if (t->flags & MG_TOKEN_ADDED) return broken(l, "two added tokens have the id", (size_t)a->id);
+        if (t->flags & MG_TOKEN_ADDED)
+            return broken(l, "two added tokens have the id", (size_t)a->id);
         t->flags |= (uint8_t)(MG_TOKEN_ADDED | (l->special[i] ? MG_TOKEN_SPECIAL : 0));
     }
     return build_set(l, &l->tok->raw, false) && build_set(l, &l->tok->normalized, true);
@@ -530,8 +544,9 @@ static void read_version(struct loader *l) {
 }
 
 static void read_file(struct loader *l) {
-    static const char *const names[] = {"version",        "added_tokens", "normalizer", "pre_tokenizer",
-                                        "post_processor", "decoder",      "model"};
+    static const char *const names[] = {"version",       "added_tokens",   "normalizer",
+                                        "pre_tokenizer", "post_processor", "decoder",
+                                        "model"};
     struct mg_slice key;
     unsigned seen = 0;
     mg_jread_open(&l->j, '{');
@@ -597,7 +612,8 @@ enum mg_status mg_tokenizer_parse(const void *json, size_t n, struct mg_tokenize
     return l.j.status;
 }
 
-enum mg_status mg_tokenizer_open(const char *folder, struct mg_tokenizer **out, struct mg_err *err) {
+enum mg_status mg_tokenizer_open(const char *folder, struct mg_tokenizer **out,
+                                 struct mg_err *err) {
     char path[4096];
     struct mg_buf text = {.max = FILE_MAX};
     *out = NULL;

@@ -1,5 +1,6 @@
-/* text/tool_json.c - see tool_json.h. The reference parses what the client sent and writes it again, so the
- * spelling that the model sees (blanks, escapes, 1e3 or 1000.0) is Python's, not the client's. */
+/* text/tool_json.c - see tool_json.h. The reference parses what the client sent and writes it
+ * again, so the spelling that the model sees (blanks, escapes, 1e3 or 1000.0) is Python's, not the
+ * client's. */
 #include "text/tool_json.h"
 
 #include "text/json_reader.h"
@@ -50,7 +51,8 @@ static bool put_string(struct writer *w, struct mg_slice s) {
     return put(w, "\"", 1);
 }
 
-/* Python's repr: the fewest digits that read back as the same number; an exponent below 1e-4 and from 1e16. */
+/* Python's repr: the fewest digits that read back as the same number; an exponent below 1e-4 and
+ * from 1e16. */
 static void float_text(double v, char *out, size_t cap) {
     char e[32];
     for (int digits = 1; digits <= 17; digits++) {

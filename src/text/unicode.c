@@ -109,8 +109,8 @@ bool mg_utf8_lossy(const uint8_t *s, size_t n, struct mg_buf *out) {
 
 /* Code points of one stretch while it is normalised. */
 struct stretch {
-    int32_t *c;    /* cap of them, owned */
-    int32_t *tmp;  /* as many, for sorting, owned */
+    int32_t *c;   /* cap of them, owned */
+    int32_t *tmp; /* as many, for sorting, owned */
     size_t n, cap;
 };
 
@@ -144,8 +144,8 @@ static unsigned combining_class(int32_t c) {
     return (unsigned)utf8proc_get_property(c)->combining_class & 255u;
 }
 
-/* Stable by combining class within each run of non-starters. Counting, not swapping neighbours: a run may be
- * as long as the text. */
+/* Stable by combining class within each run of non-starters. Counting, not swapping neighbours: a
+ * run may be as long as the text. */
 static void stretch_sort(struct stretch *t) {
     for (size_t from = 0; from < t->n;) {
         if (combining_class(t->c[from]) == 0) {
@@ -167,8 +167,8 @@ static void stretch_sort(struct stretch *t) {
 
 static bool stretch_flush(struct stretch *t, struct mg_buf *out) {
     stretch_sort(t);
-    utf8proc_ssize_t n = utf8proc_normalize_utf32(t->c, (utf8proc_ssize_t)t->n,
-                                                  UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t n =
+        utf8proc_normalize_utf32(t->c, (utf8proc_ssize_t)t->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (n < 0) return false;
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         uint8_t byte[4];
@@ -179,17 +179,20 @@ static bool stretch_flush(struct stretch *t, struct mg_buf *out) {
     return true;
 }
 
-/* May the character before a stretch take part in it? Not when the reference's edition of Unicode doesn't know
- * it: there it is an ordinary character, while a newer utf8proc may give it a class or a composition. */
+/* May the character before a stretch take part in it? Not when the reference's edition of Unicode
+ * doesn't know it: there it is an ordinary character, while a newer utf8proc may give it a class or
+ * a composition. */
 static bool joins(uint32_t c) {
-    if (c == 0x105D2 || c == 0x105DA) return false; /* Todhri, the only such letters with an old mark */
+    if (c == 0x105D2 || c == 0x105DA)
+        return false; /* Todhri, the only such letters with an old mark */
     return combining_class((int32_t)c) == 0;
 }
 
 bool mg_nfc(const uint8_t *s, size_t n, struct mg_buf *out) {
     const uint8_t *cls = mg_unicode_class();
     struct stretch t = {0};
-    size_t i = 0, done = 0, head = 0; /* done: bytes already in out; head: where the last character began */
+    size_t i = 0, done = 0,
+           head = 0; /* done: bytes already in out; head: where the last character began */
     uint32_t before = 0;
     bool has_head = false, ok = true;
     while (ok && i < n) {

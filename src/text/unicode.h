@@ -1,11 +1,11 @@
 /* text/unicode.h - UTF-8, character classes and NFC as the reference tokenizer has them.
  *
- * The classes come from unicode_tables.c, which was measured on the reference: its regex engine and its NFC each
- * carry their own edition of Unicode. NFC itself is utf8proc's decomposition and composition, applied only
- * around characters that the reference's NFC may touch (class MG_CH_NFC): any other character is a starter
- * that nothing before it joins, so the text between two of them can be treated alone. That makes the result
- * independent of utf8proc's edition.
- * Everything here may be called by any thread.
+ * The classes come from unicode_tables.c, which was measured on the reference: its regex engine and
+ * its NFC each carry their own edition of Unicode. NFC itself is utf8proc's decomposition and
+ * composition, applied only around characters that the reference's NFC may touch (class MG_CH_NFC):
+ * any other character is a starter that nothing before it joins, so the text between two of them
+ * can be treated alone. That makes the result independent of utf8proc's edition. Everything here
+ * may be called by any thread.
  */
 #ifndef MG_TEXT_UNICODE_H
 #define MG_TEXT_UNICODE_H
@@ -26,12 +26,13 @@ enum {
     MG_CH_NFC = 16     /* NFC may change it, move it, or join it to what stands before */
 };
 
-/* One byte of MG_CH_ bits for each of the 0x110000 code points. Built at the first call, never freed. */
+/* One byte of MG_CH_ bits for each of the 0x110000 code points. Built at the first call, never
+ * freed. */
 const uint8_t *mg_unicode_class(void);
 
-/* How s[0..n), n > 0, begins. Returns the length of a well-formed character with its code point in *c; or 0
- * when there is none, with the length of the longest piece that could begin one (1..3) in *bad. When that
- * piece is all of s[0..n) and more bytes could complete it, *c is 1, else 0. */
+/* How s[0..n), n > 0, begins. Returns the length of a well-formed character with its code point in
+ * *c; or 0 when there is none, with the length of the longest piece that could begin one (1..3) in
+ * *bad. When that piece is all of s[0..n) and more bytes could complete it, *c is 1, else 0. */
 size_t mg_utf8_next(const uint8_t *s, size_t n, uint32_t *c, size_t *bad);
 
 /* The character at `s`, which is known to be well-formed; its length is added to *at. */

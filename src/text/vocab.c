@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- GPT-2's byte alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100.. in order ---- */
+/* ---- GPT-2's byte alphabet: printable Latin-1 stands for itself, the other 68 bytes for U+0100..
+ * in order ---- */
 
 #define ALPHABET_END 0x144
 static int16_t byte_of[ALPHABET_END]; /* code point -> byte, or -1 */

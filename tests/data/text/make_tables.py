@@ -75,9 +75,9 @@ def emit(name, points):
 
 print("""/* text/unicode_tables.c - character classes as inclusive ranges of code points.
  *
- * Written by tests/data/text/make_tables.py from the reference's own answers; don't edit. `letter` and
- * `number` are what its regex engine takes for \\\\p{L} and \\\\p{N}, `space` its \\\\s, `nfc` what its NFC may touch
- * (see unicode.h).
+ * Written by tests/data/text/make_tables.py from the reference's own answers; don't edit. `letter`
+ * and `number` are what its regex engine takes for \\\\p{L} and \\\\p{N}, `space` its \\\\s, `nfc` what its
+ * NFC may touch (see unicode.h).
  */
 #include "text/unicode.h"
 """.replace("\\\\", "\\"))
