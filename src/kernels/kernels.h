@@ -17,8 +17,9 @@
  *   MG_MODE_F32    x in f32, weights widened to f32, f32 multiply and add. The definition.
  *   MG_MODE_BF16   x rounded to bf16 (ties to even), weights rounded to bf16 (BF16 weights are
  *                  unchanged), products added in f32.
- * All float matrices are row-major; ld* are in elements. Activation buffers are 64-byte aligned, but row strides are arbitrary (a stride of a multiple of
- * 4 KB is legal but slow: pad it by 64 bytes).
+ * All float matrices are row-major; ld* are in elements. Activation buffers are 64-byte aligned,
+ * but row strides are arbitrary (a stride of a multiple of 4 KB is legal but slow: pad it by 64
+ * bytes).
  */
 #ifndef MG_KERNELS_KERNELS_H
 #define MG_KERNELS_KERNELS_H

@@ -7,7 +7,8 @@
  * maximum and sum, exp, and the product with v. A row whose maximum grows has its sums scaled down
  * (the "online" softmax: exact but for rounding).
  *
- * Few rows (decoding): a task is one key/value head; scores by dot products along the keys as they lie there, an ordinary softmax over all of
+ * Few rows (decoding): a task is one key/value head; scores by dot products along the keys as
+ * they lie there, an ordinary softmax over all of
  * them, then the weighted sum of values. A row's result depends on its own visible keys alone, not
  * on the rows beside it: hidden keys get the weight 0.
  *
