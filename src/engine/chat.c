@@ -95,9 +95,23 @@ enum mg_status mg_chat_add_text(mg_chat *chat, enum mg_chat_role role, const cha
     return mg_chat_add_text_n(chat, role, text, strlen(text), err);
 }
 
+static const char *report_format(enum mg_image_format format) {
+    switch (format) {
+    case MG_IMAGE_JPEG: return "jpeg";
+    case MG_IMAGE_PNG: return "png";
+    case MG_IMAGE_WEBP: return "webp";
+    case MG_IMAGE_GIF: return "gif";
+    case MG_IMAGE_BMP: return "bmp";
+    case MG_IMAGE_HEIC: return "heic";
+    case MG_IMAGE_AVIF: return "avif";
+    case MG_IMAGE_UNKNOWN: break;
+    }
+    return "unknown";
+}
+
 static void fill_report(struct chat_image *image, const struct mg_image_info *info, size_t bytes) {
     image->report = (struct mg_image_report){
-        .format = mg_image_format_name(info->format), .width = info->width, .height = info->height,
+        .format = report_format(info->format), .width = info->width, .height = info->height,
         .orientation = info->orientation, .frames = info->n_frame, .alpha = info->has_alpha,
         .tokens = image->n_token, .bytes = bytes};
 }

@@ -68,6 +68,8 @@ static enum mg_status open_threads(mg_engine *e, struct mg_err *err) {
 }
 
 static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err *err) {
+    mg_features_detect(&e->features); /* before the first thread: AMX permission is inherited */
+    if (e->features.warning[0]) mg_log(MG_LOG_WARN, "%s", e->features.warning);
     enum mg_status status = mg_model_open(folder, &e->model, err);
     if (status == MG_OK) status = mg_tokenizer_open(folder, &e->tokenizer, err);
     if (status != MG_OK) return status;
@@ -81,7 +83,6 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     if (status == MG_OK) status = set_patch_config(e, err);
     if (status == MG_OK) status = open_threads(e, err);
     if (status != MG_OK) return status;
-    mg_features_detect(&e->features);
     mg_kernels_init(&e->kernels, &e->features);
     status = mg_compute_open(&e->compute, &e->kernels, e->pool, e->mode, err);
     if (status == MG_OK) status = mg_decoder_work_open(&e->work, e->model, e->options.prefill_chunk, err);
