@@ -66,7 +66,7 @@ static void float_text(double v, char *out, size_t cap) {
     for (; *p && *p != 'e'; p++)
         if (*p >= '0' && *p <= '9') digit[n++] = *p;
     digit[n] = '\0';
-    int exponent = *p ? atoi(p + 1) : 0;
+    int exponent = *p ? (int)strtol(p + 1, NULL, 10) : 0;
     if (exponent < -4 || exponent >= 16)
         snprintf(out, cap, "%s%c%s%se%c%02d", sign, digit[0], n > 1 ? "." : "", digit + 1,
                  exponent < 0 ? '-' : '+', abs(exponent));
