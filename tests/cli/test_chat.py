@@ -1,5 +1,6 @@
 """margay chat over pipes and on a terminal."""
 import os
+import select
 import signal
 import subprocess
 import time
@@ -47,12 +48,22 @@ def test_full_disk():
     assert p.returncode == 1 and b"No space left" in p.stderr
 
 
-def read_until(fd, word, seconds=LIMIT):
-    seen, end = b"", time.monotonic() + seconds
-    while word not in seen:
-        assert time.monotonic() < end, seen
-        seen += os.read(fd, 4096)
-    return seen
+class Terminal:
+    """The other end of a pseudo-terminal: wait() takes what came up to and including a word."""
+
+    def __init__(self, fd):
+        self.fd, self.seen = fd, b""
+
+    def wait(self, word):
+        end = time.monotonic() + LIMIT
+        while word not in self.seen:
+            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
+            assert ready, self.seen
+            self.seen += os.read(self.fd, 4096)
+        self.seen = self.seen[self.seen.index(word) + len(word):]
+
+    def type(self, text):
+        os.write(self.fd, text)
 
 
 def test_interrupt_stops_the_answer_only(tmp_path):
@@ -62,15 +73,18 @@ def test_interrupt_stops_the_answer_only(tmp_path):
     if pid == 0:
         os.execve(str(BIN), [str(BIN), "chat", "-m", str(DEMO), "--ignore-eos", "--no-loop-check", "-n", "20000",
                              "-c", "32000", str(PICTURE)], clean_env(tmp_path))
-    read_until(fd, b"> ")
-    os.write(fd, b"What does it say?\n")
-    read_until(fd, b"83")
-    os.write(fd, b"\x03")
-    read_until(fd, b"stopped")
-    read_until(fd, b"> ")
-    os.write(fd, b"\x03")
-    read_until(fd, b"> ")
-    os.write(fd, b"/quit\n")
+    terminal = Terminal(fd)
+    terminal.wait(b"> ")
+    terminal.type(b"What does it say?\n")
+    terminal.wait(b"say?\r\n")
+    terminal.wait(b"83")
+    terminal.type(b"\x03")
+    terminal.wait(b"stopped")
+    terminal.wait(b"> ")
+    terminal.type(b"half a li\x03")
+    terminal.wait(b"\n")
+    terminal.wait(b"> ")
+    terminal.type(b"/quit\n")
     status = None
     end = time.monotonic() + LIMIT
     while status is None and time.monotonic() < end:
