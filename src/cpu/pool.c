@@ -5,16 +5,18 @@
  *     63            32 31      19  18    17    16  15          0
  *     [ job number    |          |WAIT |QUIT |OPEN| n_active   ]
  *
- * A job is published by one store with a new job number and OPEN. A worker joins by a compare-and-swap that
- * adds 1 to n_active and succeeds only while OPEN stands, so that a worker which wakes late can neither
- * read the fields of a job that is being replaced nor take a task of the next job with the last one's function:
- * it joins the job whose number it read in that same word, or none. Whoever joined draws tasks from `next` and
- * leaves by subtracting 1. When the caller finds no task left it clears OPEN (nobody joins any more)
- * and waits for n_active = 0; after that fn, arg, n_task and `next` belong to the caller alone again.
+ * A job is published by one store with a new job number and OPEN. A worker joins by a
+ * compare-and-swap that adds 1 to n_active and succeeds only while OPEN stands, so that a worker
+ * which wakes late can neither read the fields of a job that is being replaced nor take a task of
+ * the next job with the last one's function: it joins the job whose number it read in that same
+ * word, or none. Whoever joined draws tasks from `next` and leaves by subtracting 1. When the
+ * caller finds no task left it clears OPEN (nobody joins any more) and waits for n_active = 0;
+ * after that fn, arg, n_task and `next` belong to the caller alone again.
  *
- * Sleeping: a worker counts itself in n_sleep and looks at `state` again before it waits on `wake`; the caller stores
- * `state` and then looks at n_sleep. All four are sequentially consistent, so one of the two sees the other. The
- * caller sleeps on `done` after setting WAIT, which the last worker finds in the word it leaves by.
+ * Sleeping: a worker counts itself in n_sleep and looks at `state` again before it waits on
+ * `wake`; the caller stores `state` and then looks at n_sleep. All four are sequentially
+ * consistent, so one of the two sees the other. The caller sleeps on `done` after setting WAIT,
+ * which the last worker finds in the word it leaves by.
  */
 #include "cpu/pool.h"
 
@@ -45,36 +47,37 @@
 #define WAIT ((uint64_t)1 << 18)
 #define JOB ((uint64_t)1 << 32)
 
-#define LINE 128                /* two cache lines: the prefetcher fetches them in pairs */
+#define LINE 128 /* two cache lines: the prefetcher fetches them in pairs */
 #define STACK_BYTES (2u << 20)
-/* A decoder layer's serial parts are far shorter than SPIN_NS, a pause between requests far longer. With more
- * threads than processors whoever spins keeps another from working. */
+/* A decoder layer's serial parts are far shorter than SPIN_NS, a pause between requests far
+ * longer. With more threads than processors whoever spins keeps another from working. */
 #define SPIN_NS 80000
 #define SPIN_NS_CROWDED 2000
 
 struct worker {
     struct mg_pool *pool;
     pthread_t thread;
-    size_t index;          /* thread number that tasks see, 1 .. n_thread-1 */
-    int cpu;               /* to pin to, or -1 */
+    size_t index; /* thread number that tasks see, 1 .. n_thread-1 */
+    int cpu;      /* to pin to, or -1 */
 };
 
 struct mg_pool {
-    /* Line 1: the word, and the job that it publishes. Written by the caller while n_active = 0 and not OPEN. */
+    /* Line 1: the word, and the job that it publishes. Written by the caller while n_active = 0
+     * and not OPEN. */
     _Alignas(LINE) _Atomic uint64_t state;
     mg_task_fn *fn;
     void *arg;
     size_t n_task;
-    _Alignas(LINE) atomic_size_t next;       /* the first task that nobody has taken */
-    _Alignas(LINE) _Atomic uint32_t wake;    /* workers wait for it to change */
-    _Atomic uint32_t n_sleep;                /* workers that wait, or are about to */
-    _Alignas(LINE) _Atomic uint32_t done;    /* the caller waits for it to change */
+    _Alignas(LINE) atomic_size_t next;    /* the first task that nobody has taken */
+    _Alignas(LINE) _Atomic uint32_t wake; /* workers wait for it to change */
+    _Atomic uint32_t n_sleep;             /* workers that wait, or are about to */
+    _Alignas(LINE) _Atomic uint32_t done; /* the caller waits for it to change */
     /* Constant after mg_pool_open. */
-    _Alignas(LINE) struct worker *worker;    /* n_thread - 1 of them, owned */
+    _Alignas(LINE) struct worker *worker; /* n_thread - 1 of them, owned */
     size_t n_thread;
     int64_t spin_ns;
-    bool pinned;                             /* the opener's mask was changed: */
-    cpu_set_t caller_mask;                   /* and this is what it was */
+    bool pinned;           /* the opener's mask was changed: */
+    cpu_set_t caller_mask; /* and this is what it was */
 };
 
 static void pause_a_little(void) {
@@ -192,7 +195,8 @@ static void pin(pthread_t thread, size_t index, int cpu) {
         errnum = pthread_setaffinity_np(thread, sizeof set, &set);
     }
     if (errnum)
-        mg_log(MG_LOG_WARN, "can't pin thread %zu to processor %d: %s", index, cpu, strerror(errnum));
+        mg_log(MG_LOG_WARN, "can't pin thread %zu to processor %d: %s", index, cpu,
+               strerror(errnum));
 }
 
 static void *worker_main(void *p) {
@@ -225,7 +229,8 @@ static int start(struct mg_pool *pool, const int *cpu, size_t *n_started) {
     errnum = pthread_attr_setstacksize(&attr, STACK_BYTES);
     sigset_t all, old;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* workers inherit it: signals go to the owner's threads */
+    /* Workers inherit it: signals go to the owner's threads. */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     for (size_t i = 0; i + 1 < pool->n_thread && !errnum; i++) {
         struct worker *w = &pool->worker[i];
         *w = (struct worker){.pool = pool, .index = i + 1, .cpu = cpu ? cpu[i + 1] : -1};
@@ -237,11 +242,12 @@ static int start(struct mg_pool *pool, const int *cpu, size_t *n_started) {
     return errnum;
 }
 
-enum mg_status mg_pool_open(int n_thread, const int *cpu, struct mg_pool **out, struct mg_err *err) {
+enum mg_status mg_pool_open(int n_thread, const int *cpu, struct mg_pool **out,
+                            struct mg_err *err) {
     *out = NULL;
     if (n_thread < 1 || n_thread > MG_MAX_THREAD)
-        return mg_fail(err, MG_ERR_ARGUMENT, "threads", "%d threads; 1 to %d are possible", n_thread,
-                       MG_MAX_THREAD);
+        return mg_fail(err, MG_ERR_ARGUMENT, "threads", "%d threads; 1 to %d are possible",
+                       n_thread, MG_MAX_THREAD);
     struct mg_pool *pool = aligned_alloc(LINE, mg_round_up(sizeof *pool, LINE));
     if (!pool) return mg_fail_memory(err, "thread pool");
     memset(pool, 0, sizeof *pool);

@@ -1,14 +1,16 @@
 /* cpu/topology.c - see topology.h.
  *
- * Everything here is read from small text files whose content is not trusted: a fixture, a container's made-up
- * /sys, a file that changed while it was read. Each parser takes a whole line or nothing.
+ * Everything here is read from small text files whose content is not trusted: a fixture, a
+ * container's made-up /sys, a file that changed while it was read. Each parser takes a whole line
+ * or nothing.
  *
- * cgroups. /proc/self/cgroup names this process's group per hierarchy ("0::/a/b" for v2, "4:cpu,cpuacct:/a"
- * for v1), /proc/self/mountinfo says where that hierarchy is mounted and which of its groups is the root of the
- * mount. A bind mount in a container shows /docker/ID as root and also as path, so the group's folder is the
- * mount point plus what is left of the path behind the root. Every folder from there up to the mount point is an
- * ancestor that may limit; groups above the mount are invisible to this process. A path outside the root
- * (entered from another cgroup namespace) leaves the mount point itself.
+ * cgroups. /proc/self/cgroup names this process's group per hierarchy ("0::/a/b" for v2,
+ * "4:cpu,cpuacct:/a" for v1), /proc/self/mountinfo says where that hierarchy is mounted and which
+ * of its groups is the root of the mount. A bind mount in a container shows /docker/ID as root and
+ * also as path, so the group's folder is the mount point plus what is left of the path behind the
+ * root. Every folder from there up to the mount point is an ancestor that may limit; groups above
+ * the mount are invisible to this process. A path outside the root (entered from another cgroup
+ * namespace) leaves the mount point itself.
  */
 #include "cpu/topology.h"
 
@@ -34,13 +36,13 @@ struct cpu_set {
 
 /* The reading's scratch; large, so on the heap. */
 struct reader {
-    const char *root;                /* borrowed */
-    struct mg_topology *out;         /* borrowed */
+    const char *root;        /* borrowed */
+    struct mg_topology *out; /* borrowed */
     struct cpu_set online, allowed, list;
-    int node_of[MG_MAX_CPU];         /* by processor; 0 where no node claims it */
-    int core_of[MG_MAX_CPU];         /* lowest processor of the same core */
-    int package_of[MG_MAX_CPU];      /* -1 where unknown */
-    struct mg_buf text;              /* the file read last */
+    int node_of[MG_MAX_CPU];    /* by processor; 0 where no node claims it */
+    int core_of[MG_MAX_CPU];    /* lowest processor of the same core */
+    int package_of[MG_MAX_CPU]; /* -1 where unknown */
+    struct mg_buf text;         /* the file read last */
 };
 
 /* The whole of root + path as text, up to a NUL in it, or NULL. The next call replaces it. */
@@ -85,8 +87,10 @@ static bool parse_list(const char *s, struct cpu_set *out) {
             s++;
             ok = parse_u64(&s, &last) && last >= first;
         }
-        if (ok && *s == ',') s++;
-        else if (ok && !at_end(s)) ok = false;
+        if (ok && *s == ',')
+            s++;
+        else if (ok && !at_end(s))
+            ok = false;
         if (!ok) {
             memset(out, 0, sizeof *out);
             return false;
@@ -121,10 +125,13 @@ static void system_affinity(struct cpu_set *out) {
 static void read_allowed(struct reader *r) {
     bool real = r->root[0] == '\0';
     read_list(r, "/sys/devices/system/cpu/online", &r->online);
-    if (real) system_affinity(&r->allowed);
-    else read_list(r, "/affinity", &r->allowed);
+    if (real)
+        system_affinity(&r->allowed);
+    else
+        read_list(r, "/affinity", &r->allowed);
 
-    if (r->online.n == 0) { /* no sysfs: what the mask holds, and as many more as the C library knows of */
+    if (r->online.n == 0) {
+        /* No sysfs: what the mask holds, and as many more as the C library knows of. */
         r->online = r->allowed;
         long n = real ? sysconf(_SC_NPROCESSORS_ONLN) : 0;
         if (r->online.n == 0 && n < 1) n = 1;
@@ -138,7 +145,8 @@ static void read_allowed(struct reader *r) {
         both.has[i] = r->online.has[i] && (r->allowed.n == 0 || r->allowed.has[i]);
         both.n += both.has[i];
     }
-    if (both.n == 0) both = r->allowed.n ? r->allowed : r->online; /* they contradict: believe the mask */
+    /* When they contradict, the mask is believed. */
+    if (both.n == 0) both = r->allowed.n ? r->allowed : r->online;
     r->allowed = both;
     r->out->n_online = r->online.n;
     r->out->n_affinity = r->allowed.n;
@@ -166,7 +174,8 @@ static void read_cores(struct reader *r) {
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_cpus_list", c);
         bool found = read_list(r, path, &r->list);
         if (!found) { /* its name before Linux 5.4 */
-            snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", c);
+            snprintf(path, sizeof path,
+                     "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", c);
             found = read_list(r, path, &r->list);
         }
         if (found && r->list.has[c]) {
@@ -174,7 +183,8 @@ static void read_cores(struct reader *r) {
             while (!r->list.has[first]) first++;
             r->core_of[c] = first;
         }
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", c);
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id",
+                 c);
         const char *s = read_text(r, path);
         uint64_t id;
         if (s && parse_u64(&s, &id) && at_end(s) && id < INT_MAX) r->package_of[c] = (int)id;
@@ -211,7 +221,8 @@ static void choose(struct reader *r) {
     int n = 0;
     for (int pass = 0; pass < 3; pass++) {
         for (int node = 0; node < MAX_NODE; node++) {
-            if ((pass < 2 ? rank[node] != pass : rank[node] != far) || !n_core_of_node[node]) continue;
+            if ((pass < 2 ? rank[node] != pass : rank[node] != far) || !n_core_of_node[node])
+                continue;
             for (int i = 0; i < out->n_core; i++) {
                 if (r->node_of[pick[i]] != node) continue;
                 out->cpu[n] = pick[i];
@@ -267,10 +278,13 @@ static void read_limit(struct reader *r, enum limit limit, const char *folder) {
         const char *s = read_text(r, path);
         if (!s || !parse_u64(&s, &a)) return; /* "max 100000" */
         while (*s == ' ') s++;
-        if (at_end(s)) b = 100000;
-        else if (!parse_u64(&s, &b) || !at_end(s)) return;
+        if (at_end(s))
+            b = 100000;
+        else if (!parse_u64(&s, &b) || !at_end(s))
+            return;
         take_quota(r, folder, a, b);
-    } else if (read_number(r, folder, limit == MEMORY_V2 ? "memory.max" : "memory.limit_in_bytes", &a)) {
+    } else if (read_number(r, folder, limit == MEMORY_V2 ? "memory.max" : "memory.limit_in_bytes",
+                           &a)) {
         take_memory(r, folder, a);
     }
 }
@@ -287,7 +301,8 @@ static bool in_list(const char *s, size_t n, const char *word) {
     return false;
 }
 
-/* Copies up to `n` bytes of a mountinfo field, \040 and the like decoded. false when it doesn't fit. */
+/* Copies up to `n` bytes of a mountinfo field, \040 and the like decoded. false when it doesn't
+ * fit. */
 static bool unescape(const char *s, size_t n, char out[MAX_PATH]) {
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
@@ -341,8 +356,8 @@ static bool parse_mount(const char *line, size_t n, struct mount *out) {
            out->point[0] == '/';
 }
 
-/* The mount of a hierarchy (controller NULL: v2) that shows the most ancestors of `path`: out_point and the folder
- * below it. false when the hierarchy isn't mounted. */
+/* The mount of a hierarchy (controller NULL: v2) that shows the most ancestors of `path`:
+ * out_point and the folder below it. false when the hierarchy isn't mounted. */
 static bool find_mount(struct reader *r, const char *controller, const char *path,
                        char out_point[MAX_PATH], char out_rest[MAX_PATH]) {
     const char *text = read_text(r, "/proc/self/mountinfo");
@@ -352,7 +367,8 @@ static bool find_mount(struct reader *r, const char *controller, const char *pat
     while (text && *text) {
         size_t n = strcspn(text, "\n");
         struct mount m;
-        if (parse_mount(text, n, &m) && m.n_type == strlen(type) && memcmp(m.type, type, m.n_type) == 0 &&
+        if (parse_mount(text, n, &m) && m.n_type == strlen(type) &&
+            memcmp(m.type, type, m.n_type) == 0 &&
             (!controller || in_list(m.super, m.n_super, controller))) {
             const char *rest = behind(path, m.root);
             /* Shorter root, more ancestors; of equals the later, which covers the earlier. */
@@ -410,7 +426,8 @@ void mg_topology_read(const char *root, struct mg_topology *out) {
     memset(out, 0, sizeof *out);
     struct reader *r = calloc(1, sizeof *r);
     if (!r) {
-        out->n_online = out->n_affinity = out->n_core = out->n_core_near = out->n_node = out->n_thread = 1;
+        out->n_online = out->n_affinity = out->n_core = out->n_core_near = out->n_node =
+            out->n_thread = 1;
         return;
     }
     r->root = root;

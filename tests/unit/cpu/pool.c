@@ -1,6 +1,6 @@
-/* The thread pool: every task exactly once whatever the counts, late workers, open and close, sleep, mode of
- * the floating-point unit. Run it under -Db_sanitize=thread too. With the argument "time" it prints the cost
- * of an empty job instead. */
+/* The thread pool: every task exactly once whatever the counts, late workers, open and close,
+ * sleep, mode of the floating-point unit. Run it under -Db_sanitize=thread too. With the argument
+ * "time" it prints the cost of an empty job instead. */
 #include "base/io.h"
 #include "cpu/pool.h"
 
@@ -287,20 +287,18 @@ static void too_many_threads_is_an_error(void **state) {
 #endif
 }
 
-static void no_task(void *arg, size_t task, size_t thread) {
-    (void)arg, (void)task, (void)thread;
-}
+static void no_task(void *arg, size_t task, size_t thread) { (void)arg, (void)task, (void)thread; }
 
 /* Each waits for the other: both threads must take part. */
 static void meet_task(void *arg, size_t task, size_t thread) {
     atomic_int *n = arg;
     (void)task, (void)thread;
     atomic_fetch_add(n, 1);
-    while (atomic_load(n) < 2) {
-    }
+    while (atomic_load(n) < 2) {}
 }
 
-/* Microseconds of a job: the best of short rounds during one second, so that a busy machine disturbs little. */
+/* Microseconds of a job: the best of short rounds during one second, so that a busy machine
+ * disturbs little. */
 static double job_us(struct mg_pool *pool, mg_task_fn *fn, size_t n_task, double pause_us) {
     enum { N_JOB = 20 };
     double best = 1e9, stop = mg_clock() + 1;
@@ -312,8 +310,7 @@ static double job_us(struct mg_pool *pool, mg_task_fn *fn, size_t n_task, double
             mg_pool_run(pool, fn, &n, n_task);
             double end = mg_clock();
             sum += end - begin;
-            while (pause_us > 0 && mg_clock() < end + pause_us * 1e-6) {
-            }
+            while (pause_us > 0 && mg_clock() < end + pause_us * 1e-6) {}
         }
         if (sum / N_JOB < best) best = sum / N_JOB;
     }

@@ -1,5 +1,6 @@
-/* How many threads, and where, on the machines of fixtures/ (made by make_fixtures.py); the numbers wanted are
- * worked out by hand. Rows 62 and 64 of the list of known faults. Then the same files with random damage. */
+/* How many threads, and where, on the machines of fixtures/ (made by make_fixtures.py); the
+ * numbers wanted are worked out by hand. Rows 62 and 64 of the list of known faults. Then the same
+ * files with random damage. */
 #include "base/io.h"
 #include "cpu/topology.h"
 
@@ -34,11 +35,12 @@ struct want {
 #define GIB ((size_t)1 << 30)
 static const struct want wants[] = {
     {"no_quota", 4, 4, 4, 4, 1, 0, "", 4, "0 1 2 3", 0, ""},
-    {"v2_quota_1.5", 8, 8, 8, 8, 1, 1.5, "/sys/fs/cgroup", 1, "0 1 2 3 4 5 6 7", 4 * GIB, "/sys/fs/cgroup"},
+    {"v2_quota_1.5", 8, 8, 8, 8, 1, 1.5, "/sys/fs/cgroup", 1, "0 1 2 3 4 5 6 7", 4 * GIB,
+     "/sys/fs/cgroup"},
     {"v2_grandparent_2", 8, 8, 8, 8, 1, 2, "/sys/fs/cgroup/kubepods", 2, "0 1 2 3 4 5 6 7", GIB,
      "/sys/fs/cgroup/kubepods/pod1"},
-    {"v1_quota_2.5", 8, 8, 8, 8, 1, 2.5, "/sys/fs/cgroup/cpu,cpuacct", 2, "0 1 2 3 4 5 6 7", 2 * GIB,
-     "/sys/fs/cgroup/memory"},
+    {"v1_quota_2.5", 8, 8, 8, 8, 1, 2.5, "/sys/fs/cgroup/cpu,cpuacct", 2, "0 1 2 3 4 5 6 7",
+     2 * GIB, "/sys/fs/cgroup/memory"},
     {"v1_parent_3", 8, 8, 8, 8, 1, 3, "/sys/fs/cgroup/cpu/a", 3, "0 1 2 3 4 5 6 7", 0, ""},
     {"v2_outside", 8, 8, 8, 8, 1, 6, "/odd place", 6, "0 1 2 3 4 5 6 7", 0, ""},
     {"v2_bind", 8, 8, 8, 8, 1, 4.5, "/sys/fs/cgroup/inner", 4, "0 1 2 3 4 5 6 7", 0, ""},
@@ -68,11 +70,14 @@ static void known_machines(void **state) {
             snprintf(cpu + strlen(cpu), sizeof cpu - strlen(cpu), "%s%d", k ? " " : "", t.cpu[k]);
         if (t.n_online != w->n_online || t.n_affinity != w->n_affinity || t.n_core != w->n_core ||
             t.n_core_near != w->n_core_near || t.n_node != w->n_node || t.n_thread != w->n_thread ||
-            t.quota < w->quota - 1e-9 || t.quota > w->quota + 1e-9 || strcmp(t.quota_path, w->quota_path) ||
-            strcmp(cpu, w->cpu) || t.memory_limit != w->memory || strcmp(t.memory_path, w->memory_path))
-            fail_msg("%s: online %d affinity %d cores %d near %d nodes %d quota %g (%s) threads %d on %s, "
-                     "memory %zu (%s)", w->name, t.n_online, t.n_affinity, t.n_core, t.n_core_near, t.n_node,
-                     t.quota, t.quota_path, t.n_thread, cpu, t.memory_limit, t.memory_path);
+            t.quota < w->quota - 1e-9 || t.quota > w->quota + 1e-9 ||
+            strcmp(t.quota_path, w->quota_path) || strcmp(cpu, w->cpu) ||
+            t.memory_limit != w->memory || strcmp(t.memory_path, w->memory_path))
+            fail_msg("%s: online %d affinity %d cores %d near %d nodes %d quota %g (%s) threads %d "
+                     "on %s, "
+                     "memory %zu (%s)",
+                     w->name, t.n_online, t.n_affinity, t.n_core, t.n_core_near, t.n_node, t.quota,
+                     t.quota_path, t.n_thread, cpu, t.memory_limit, t.memory_path);
     }
 }
 
@@ -149,8 +154,10 @@ static int copy_one(const char *path, const struct stat *st, int kind, struct FT
     (void)st, (void)ftw;
     char to[1024];
     snprintf(to, sizeof to, "%s/t%s", work, path + strlen(tree));
-    if (kind == FTW_D) mkdir(to, 0700);
-    else copy_damaged(path, to);
+    if (kind == FTW_D)
+        mkdir(to, 0700);
+    else
+        copy_damaged(path, to);
     return 0;
 }
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw) {
@@ -161,7 +168,8 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 static void damaged_files(void **state) {
     (void)state;
     static struct mg_topology t;
-    static const char *names[] = {"v2_grandparent_2", "v1_quota_2.5", "smt_part", "two_nodes", "garbage"};
+    static const char *names[] = {"v2_grandparent_2", "v1_quota_2.5", "smt_part", "two_nodes",
+                                  "garbage"};
     assert_non_null(mkdtemp(work));
     for (int round = 0; round < 30; round++) {
         for (size_t i = 0; i < 5; i++) {
