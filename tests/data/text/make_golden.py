@@ -51,11 +51,23 @@ def any_char(rnd):
     return chr(c)
 
 
+# Where the scanner has to decide: contractions and their case folding, what white space goes with what.
+FIXED = [start + quote + end + rest
+         for start in ["", "x", " ", "1"] for quote in ["'", "\u2019"]
+         for end in ["s", "S", "\u017f", "t", "re", "rE", "r", "VE", "m", "ll", "lL", "l", "d", "\u212a", "\ufb06"]
+         for rest in ["", "a", "\u017f", " b", "1"]]
+FIXED += [a + b + c + d for a in ["", "a", "."] for b in [" ", "\n", "\t", "\u3000", "\r\n"]
+          for c in ["", " ", "\n", "\x85"] for d in ["", "a", "1", "!", "\u0301", "\n"]]
+
+
 def strings(tok):
     rnd = random.Random(SEED)
     names = list(POOLS) + ["any"]
     seen = set()
     print(json.dumps({"seed": SEED}))
+    for text in FIXED:
+        ids = tok.encode(text, add_special_tokens=False).ids
+        print(json.dumps([text, ids], ensure_ascii=False, separators=(",", ":")))
     while len(seen) < 2400:
         pools = rnd.sample(names, rnd.choice([1, 1, 2, 3]))
         text = ""
