@@ -2,6 +2,7 @@
 """Records what the reference makes of texts and conversations, for tests/unit/text.
 
     python3 tests/data/text/make_golden.py strings tokenizer.json        > random.jsonl (then gzip -9n)
+    python3 tests/data/text/make_golden.py pieces tokenizer.json         > pieces.jsonl (then gzip -9n)
     python3 tests/data/text/make_golden.py decodes tokenizer.json        > decodes.jsonl (then gzip -9n)
     python3 tests/data/text/make_golden.py prompts tokenizer.json TEMPLATE > prompts.jsonl (then gzip -9n)
 
@@ -79,6 +80,21 @@ def strings(tok):
         seen.add(text)
         ids = tok.encode(text, add_special_tokens=False).ids
         print(json.dumps([text, ids], ensure_ascii=False, separators=(",", ":")))
+
+
+def pieces(tok):
+    """Texts (in NFC) with the bytes of each piece that the pre-tokenizer cuts them into."""
+    rnd = random.Random(SEED)
+    texts = list(FIXED)
+    for _ in range(600):
+        names = rnd.sample(list(POOLS) + ["any"], rnd.choice([1, 2, 3]))
+        texts.append("".join(any_char(rnd) if (name := rnd.choice(names)) == "any" else rnd.choice(POOLS[name])
+                             for _ in range(rnd.choice([2, 8, 30]))))
+    for text in texts:
+        text = tok.normalizer.normalize_str(text)
+        sizes = [len(piece) for piece, _ in tok.pre_tokenizer.pre_tokenize_str(text)]
+        assert sum(sizes) == len(text.encode())  # in the byte alphabet, a character is a byte
+        print(json.dumps([text, sizes], ensure_ascii=False, separators=(",", ":")))
 
 
 def decodes(tok):
@@ -165,6 +181,8 @@ def main():
     tok = Tokenizer.from_file(sys.argv[2])
     if sys.argv[1] == "strings":
         strings(tok)
+    elif sys.argv[1] == "pieces":
+        pieces(tok)
     elif sys.argv[1] == "decodes":
         decodes(tok)
     else:
