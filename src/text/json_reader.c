@@ -133,7 +133,7 @@ static bool escape(struct mg_jread *j) {
         j->at++;
         return mg_buf_add_byte(&j->scratch, (uint8_t)to[p - from]);
     }
-    uint32_t u, low;
+    uint32_t u = 0, low = 0;
     j->at++;
     if (!hex4(j, &u)) return false;
     if (u >= 0xDC00 && u < 0xE000) return mg_jread_fail(j, MG_ERR_FORMAT, "a lone surrogate");
