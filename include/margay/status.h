@@ -1,8 +1,8 @@
 /* margay/status.h - the outcome of every call, and the text that goes with a failure.
  *
- * Errors are filled in once, where the fault is found, with names and numbers; callers above pass them
- * on unchanged. `code` is a short stable word a program can compare ("image_truncated"), `text` is one
- * sentence for a person. A text never holds a pointer or the user's own bytes.
+ * Errors are filled in once, where the fault is found, with names and numbers; callers above pass
+ * them on unchanged. `code` is a short stable word a program can compare ("image_truncated"),
+ * `text` is one sentence for a person. A text never holds a pointer or the user's own bytes.
  */
 #ifndef MARGAY_STATUS_H
 #define MARGAY_STATUS_H
@@ -13,7 +13,8 @@ extern "C" {
 
 enum mg_status {
     MG_OK = 0,
-    MG_ERR_ARGUMENT,    /* the caller asked for something that can't be (a bad option, an empty prompt) */
+    MG_ERR_ARGUMENT, /* the caller asked for something that can't be (a bad option, an empty prompt)
+                      */
     MG_ERR_NOT_FOUND,   /* a file, tensor or model that isn't there */
     MG_ERR_IO,          /* the system refused a read or a write (permission, full disk) */
     MG_ERR_FORMAT,      /* bytes that are not what they claim to be (damaged, truncated, hostile) */

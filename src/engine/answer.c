@@ -1,7 +1,9 @@
-/* engine/answer.c - generating one answer: look at new pictures, read new tokens, then token by token.
+/* engine/answer.c - generating one answer: look at new pictures, read new tokens, then token by
+ * token.
  *
- * What is already in the conversation's keys and values is compared by identity (token id, or picture and place
- * in it) and only the rest is read. The last prompt token is always computed, since its logits are needed.
+ * What is already in the conversation's keys and values is compared by identity (token id, or
+ * picture and place in it) and only the rest is read. The last prompt token is always computed,
+ * since its logits are needed.
  */
 #include "engine/internal.h"
 
@@ -45,7 +47,8 @@ enum mg_status mg_chat_prefill(struct mg_chat *chat, const struct layout *l, siz
 enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struct mg_err *err) {
     mg_engine *e = chat->engine;
     struct mg_row row = {.id = id, .pos = {pos, pos, pos}};
-    enum mg_status status = mg_decoder_pass(e->model, &e->compute, &e->work, &chat->kv, &row, 1, err);
+    enum mg_status status =
+        mg_decoder_pass(e->model, &e->compute, &e->work, &chat->kv, &row, 1, err);
     if (status == MG_OK) chat->kv_id[chat->kv.n - 1] = id;
     return status;
 }
@@ -53,10 +56,12 @@ enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struc
 enum mg_status mg_chat_logits(struct mg_chat *chat, struct mg_err *err) {
     mg_engine *e = chat->engine;
     size_t last = e->work.last;
-    enum mg_status status = mg_decoder_logits(e->model, &e->compute, &e->work, last, e->logits, err);
+    enum mg_status status =
+        mg_decoder_logits(e->model, &e->compute, &e->work, last, e->logits, err);
     if (status != MG_OK) return status;
     if (!e->kernels.all_finite(e->logits, e->model->config.text.n_vocab))
-        return mg_fail(err, MG_ERR_NUMERIC, "logits_not_finite", "the model gave logits that are not finite");
+        return mg_fail(err, MG_ERR_NUMERIC, "logits_not_finite",
+                       "the model gave logits that are not finite");
     return MG_OK;
 }
 
@@ -72,20 +77,24 @@ struct run {
     struct mg_stop *stop;
     struct mg_loop loop;
     struct mg_detok detok;
-    struct mg_buf whole, ready;   /* scratch: whole characters, releasable text */
+    struct mg_buf whole, ready; /* scratch: whole characters, releasable text */
     enum mg_stage stage;
     size_t stage_done, stage_total;
-    size_t picture, n_picture;    /* vision: which of how many new ones */
-    bool stopped;                 /* the caller's event said so */
+    size_t picture, n_picture; /* vision: which of how many new ones */
+    bool stopped;              /* the caller's event said so */
 };
 
-/* Asked between layers: the cancel flag only, so that it costs nothing; vision also reports progress. */
+/* Asked between layers: the cancel flag only, so that it costs nothing; vision also reports
+ * progress. */
 static bool tick(void *user, size_t done, size_t total) {
     struct run *r = user;
     if (r->stopped || atomic_load_explicit(&r->chat->cancel, memory_order_relaxed)) return false;
     if (r->stage != MG_STAGE_VISION || !r->event) return true;
-    struct mg_event e = {.kind = MG_EVENT_STAGE, .stage = MG_STAGE_VISION,
-                         .done = r->picture * total + done, .total = r->n_picture * total, .token = -1};
+    struct mg_event e = {.kind = MG_EVENT_STAGE,
+                         .stage = MG_STAGE_VISION,
+                         .done = r->picture * total + done,
+                         .total = r->n_picture * total,
+                         .token = -1};
     if (e.done == r->stage_done && done) return true;
     r->stage_done = e.done;
     if (!r->event(r->user, &e)) r->stopped = true;
@@ -94,7 +103,8 @@ static bool tick(void *user, size_t done, size_t total) {
 
 static bool report_prefill(void *user, size_t done, size_t total) {
     struct run *r = user;
-    struct mg_event e = {.kind = MG_EVENT_STAGE, .stage = r->stage, .done = done, .total = total, .token = -1};
+    struct mg_event e = {
+        .kind = MG_EVENT_STAGE, .stage = r->stage, .done = done, .total = total, .token = -1};
     if (r->event && !r->event(r->user, &e)) r->stopped = true;
     return !r->stopped;
 }
@@ -109,9 +119,11 @@ static size_t cached_prefix(const struct run *r) {
 static enum mg_status check_context(const struct run *r, struct mg_err *err) {
     size_t context = r->chat->engine->options.context;
     if (r->layout.n < context) return MG_OK;
-    return mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
-                   "the prompt has %zu tokens (%zu of them from pictures), the context holds %zu including "
-                   "the answer", r->layout.n, r->layout.n_image_token, context);
+    return mg_fail(
+        err, MG_ERR_CONTEXT, "context_length_exceeded",
+        "the prompt has %zu tokens (%zu of them from pictures), the context holds %zu including "
+        "the answer",
+        r->layout.n, r->layout.n_image_token, context);
 }
 
 static enum mg_status look(struct run *r, size_t cached, struct mg_err *err) {
@@ -119,7 +131,8 @@ static enum mg_status look(struct run *r, size_t cached, struct mg_err *err) {
     double start = mg_clock();
     r->stage = MG_STAGE_VISION;
     for (size_t i = 0; i < chat->n_image; i++)
-        if (!chat->image[i].picture.row && r->layout.prompt.image_at[i] + chat->image[i].n_token > cached)
+        if (!chat->image[i].picture.row &&
+            r->layout.prompt.image_at[i] + chat->image[i].n_token > cached)
             r->n_picture++;
     for (size_t i = 0; i < chat->n_image; i++) {
         struct chat_image *image = &chat->image[i];
@@ -149,10 +162,15 @@ static enum mg_status read_prompt(struct run *r, size_t cached, struct mg_err *e
 
 /* Hands out what may be shown. false: out of memory. */
 static bool release(struct run *r, int32_t token) {
-    if (r->ready.failed || !mg_buf_add(&r->chat->answer_text, r->ready.data, r->ready.n)) return false;
+    if (r->ready.failed || !mg_buf_add(&r->chat->answer_text, r->ready.data, r->ready.n))
+        return false;
     if (r->ready.n && r->event) {
-        struct mg_event e = {.kind = MG_EVENT_TEXT, .stage = MG_STAGE_DECODE, .text = (char *)r->ready.data,
-                             .n_text = r->ready.n, .token = token, .done = r->chat->answer_ids.n,
+        struct mg_event e = {.kind = MG_EVENT_TEXT,
+                             .stage = MG_STAGE_DECODE,
+                             .text = (char *)r->ready.data,
+                             .n_text = r->ready.n,
+                             .token = token,
+                             .done = r->chat->answer_ids.n,
                              .total = r->o->max_tokens};
         if (!r->event(r->user, &e)) r->stopped = true;
     }
@@ -227,8 +245,7 @@ static enum mg_status open_run(struct run *r, struct mg_err *err) {
         status = mg_fail(err, MG_ERR_ARGUMENT, "", "nothing to answer: the conversation is empty");
     if (status == MG_OK) status = mg_layout_make(r->chat, &r->layout, err);
     if (status == MG_OK) status = check_context(r, err);
-    if (status == MG_OK)
-        mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n);
+    if (status == MG_OK) mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n);
     return status;
 }
 
@@ -282,12 +299,16 @@ static enum mg_status run_answer(struct run *r, double start, struct mg_err *err
     return mg_chat_add_part(chat, MG_ASSISTANT, true, a->text, a->n_text, NULL, err);
 }
 
-enum mg_status mg_chat_answer(mg_chat *chat, const struct mg_answer_options *options, mg_event_fn *event,
-                              void *user, struct mg_answer *out, struct mg_err *err) {
+enum mg_status mg_chat_answer(mg_chat *chat, const struct mg_answer_options *options,
+                              mg_event_fn *event, void *user, struct mg_answer *out,
+                              struct mg_err *err) {
     struct mg_answer_options defaults;
     struct mg_answer answer = {0};
     mg_answer_options_init(&defaults);
-    struct run r = {.chat = chat, .o = options ? options : &defaults, .event = event, .user = user,
+    struct run r = {.chat = chat,
+                    .o = options ? options : &defaults,
+                    .event = event,
+                    .user = user,
                     .answer = &answer};
     chat->answer_text.n = 0;
     chat->answer_ids.n = 0;

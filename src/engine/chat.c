@@ -58,12 +58,14 @@ static bool grow(void **list, size_t n, size_t *cap, size_t size) {
 }
 
 enum mg_status mg_chat_add_part(struct mg_chat *chat, enum mg_chat_role role, bool new_turn,
-                                const char *text, size_t n, const size_t *image, struct mg_err *err) {
+                                const char *text, size_t n, const size_t *image,
+                                struct mg_err *err) {
     new_turn |= chat->n_turn == 0 || chat->turn[chat->n_turn - 1].role != role;
     if (new_turn && !grow((void **)&chat->turn, chat->n_turn, &chat->cap_turn, sizeof *chat->turn))
         return mg_fail_memory(err, "chat");
     struct chat_turn fresh = {.role = role}, *t = new_turn ? &fresh : &chat->turn[chat->n_turn - 1];
-    bool join = !image && t->n_part && !t->part[t->n_part - 1].is_image; /* text on text: one part */
+    bool join =
+        !image && t->n_part && !t->part[t->n_part - 1].is_image; /* text on text: one part */
     bool ok = join || grow((void **)&t->part, t->n_part, &t->cap_part, sizeof *t->part);
     if (ok && !image) ok = mg_buf_add(&t->text, text, n);
     if (!ok) {
@@ -110,10 +112,14 @@ static const char *report_format(enum mg_image_format format) {
 }
 
 static void fill_report(struct chat_image *image, const struct mg_image_info *info, size_t bytes) {
-    image->report = (struct mg_image_report){
-        .format = report_format(info->format), .width = info->width, .height = info->height,
-        .orientation = info->orientation, .frames = info->n_frame, .alpha = info->has_alpha,
-        .tokens = image->n_token, .bytes = bytes};
+    image->report = (struct mg_image_report){.format = report_format(info->format),
+                                             .width = info->width,
+                                             .height = info->height,
+                                             .orientation = info->orientation,
+                                             .frames = info->n_frame,
+                                             .alpha = info->has_alpha,
+                                             .tokens = image->n_token,
+                                             .bytes = bytes};
 }
 
 /* The header first: what is too large, too long or unknown fails before anything is decoded. */
@@ -124,7 +130,8 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
     uint32_t height, width;
     enum mg_status status = mg_image_probe(bytes, n, &o, &info, err);
     if (status == MG_OK)
-        status = mg_smart_resize(info.height, info.width, &engine->patch_config, &height, &width, err);
+        status =
+            mg_smart_resize(info.height, info.width, &engine->patch_config, &height, &width, err);
     if (status != MG_OK) return status;
     o.target_side = height > width ? height : width;
     double start = mg_clock();
@@ -134,8 +141,10 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
     if (status != MG_OK) return status;
     status = mg_patches_resize(&image, &engine->patch_config, &patches, err);
     if (status == MG_OK) {
-        *out = (struct chat_image){.rgb = patches.rgb, .grid_h = patches.grid_h,
-                                   .grid_w = patches.grid_w, .n_token = patches.n_token};
+        *out = (struct chat_image){.rgb = patches.rgb,
+                                   .grid_h = patches.grid_h,
+                                   .grid_w = patches.grid_w,
+                                   .n_token = patches.n_token};
         patches.rgb = NULL;
         fill_report(out, &image.info, n);
         out->report.resized_width = out->grid_w * engine->patch_config.patch;
@@ -149,7 +158,8 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
 
 enum mg_status mg_chat_add_image(mg_chat *chat, const void *bytes, size_t n, struct mg_err *err) {
     if (chat->n_image >= chat->engine->options.max_images)
-        return mg_fail(err, MG_ERR_LIMIT, "too_many_images", "more than %zu pictures in one conversation",
+        return mg_fail(err, MG_ERR_LIMIT, "too_many_images",
+                       "more than %zu pictures in one conversation",
                        chat->engine->options.max_images);
     if (!grow((void **)&chat->image, chat->n_image, &chat->cap_image, sizeof *chat->image))
         return mg_fail_memory(err, "chat");
@@ -176,7 +186,9 @@ enum mg_status mg_chat_add_image_file(mg_chat *chat, const char *path, struct mg
     return status;
 }
 
-size_t mg_chat_image_count(const mg_chat *chat) { return chat->n_image; }
+size_t mg_chat_image_count(const mg_chat *chat) {
+    return chat->n_image;
+}
 
 bool mg_chat_image(const mg_chat *chat, size_t i, struct mg_image_report *out) {
     if (i >= chat->n_image) return false;
@@ -184,9 +196,12 @@ bool mg_chat_image(const mg_chat *chat, size_t i, struct mg_image_report *out) {
     return true;
 }
 
-void mg_chat_cancel(mg_chat *chat) { atomic_store(&chat->cancel, true); }
+void mg_chat_cancel(mg_chat *chat) {
+    atomic_store(&chat->cancel, true);
+}
 
-enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches, struct mg_err *err) {
+enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches,
+                              struct mg_err *err) {
     struct chat_image *image = &chat->image[i];
     mg_engine *engine = chat->engine;
     image->report.cached = image->picture.row != NULL;
@@ -196,12 +211,13 @@ enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patch
     struct mg_patches own = {0};
     enum mg_status status = MG_OK;
     if (!patches) {
-        status = mg_patches_cut(image->rgb, image->grid_h, image->grid_w, &engine->patch_config, &own, err);
+        status = mg_patches_cut(image->rgb, image->grid_h, image->grid_w, &engine->patch_config,
+                                &own, err);
         patches = own.value;
     }
     if (status == MG_OK)
-        status = mg_vision_encode(engine->model, &engine->compute, patches, image->grid_h, image->grid_w,
-                                  &image->picture, err);
+        status = mg_vision_encode(engine->model, &engine->compute, patches, image->grid_h,
+                                  image->grid_w, &image->picture, err);
     mg_patches_free(&own);
     if (status == MG_OK) {
         free(image->rgb);

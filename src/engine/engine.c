@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *mg_version(void) { return MARGAY_VERSION; }
+const char *mg_version(void) {
+    return MARGAY_VERSION;
+}
 
 static void fill_defaults(struct mg_engine_options *o, const struct mg_config *config) {
     size_t most = config->text.max_position;
@@ -25,20 +27,24 @@ static void fill_defaults(struct mg_engine_options *o, const struct mg_config *c
 /* The model's own pixel limits, narrowed by the token budget. */
 static enum mg_status set_patch_config(mg_engine *e, struct mg_err *err) {
     const struct mg_preprocess_config *p = &e->model->config.preprocess;
-    e->patch_config = (struct mg_patch_config){
-        .patch = (uint32_t)p->patch, .merge = (uint32_t)p->merge, .temporal = (uint32_t)p->temporal,
-        .min_pixels = p->min_pixels, .max_pixels = p->max_pixels};
+    e->patch_config = (struct mg_patch_config){.patch = (uint32_t)p->patch,
+                                               .merge = (uint32_t)p->merge,
+                                               .temporal = (uint32_t)p->temporal,
+                                               .min_pixels = p->min_pixels,
+                                               .max_pixels = p->max_pixels};
     memcpy(e->patch_config.mean, p->mean, sizeof p->mean);
     memcpy(e->patch_config.std, p->std, sizeof p->std);
     if (e->options.model_image_limits) return MG_OK;
     uint64_t cell = (uint64_t)p->patch * p->merge * p->patch * p->merge;
     if (e->options.image_min_tokens > e->options.image_max_tokens)
-        return mg_fail(err, MG_ERR_ARGUMENT, "", "image_min_tokens %zu is over image_max_tokens %zu",
+        return mg_fail(err, MG_ERR_ARGUMENT, "",
+                       "image_min_tokens %zu is over image_max_tokens %zu",
                        e->options.image_min_tokens, e->options.image_max_tokens);
     if (e->options.image_max_tokens < p->max_pixels / cell)
         e->patch_config.max_pixels = e->options.image_max_tokens * cell;
     if (e->options.image_min_tokens > p->min_pixels / cell)
-        e->patch_config.min_pixels = mg_min_size(e->options.image_min_tokens, p->max_pixels / cell) * cell;
+        e->patch_config.min_pixels =
+            mg_min_size(e->options.image_min_tokens, p->max_pixels / cell) * cell;
     if (e->patch_config.min_pixels > e->patch_config.max_pixels)
         e->patch_config.min_pixels = e->patch_config.max_pixels;
     return MG_OK;
@@ -48,8 +54,9 @@ static enum mg_status set_patch_config(mg_engine *e, struct mg_err *err) {
 static enum mg_status check_tokenizer(mg_engine *e, struct mg_err *err) {
     size_t n = mg_tokenizer_n(e->tokenizer), n_vocab = e->model->config.text.n_vocab;
     if (n > n_vocab)
-        return mg_fail(err, MG_ERR_FORMAT, "", "tokenizer.json has ids up to %zu, config.json's vocab_size is %zu",
-                       n - 1, n_vocab);
+        return mg_fail(err, MG_ERR_FORMAT, "",
+                       "tokenizer.json has ids up to %zu, config.json's vocab_size is %zu", n - 1,
+                       n_vocab);
     e->image_token = mg_tokenizer_added(e->tokenizer, "<|image_pad|>");
     if (e->image_token < 0)
         return mg_fail(err, MG_ERR_FORMAT, "", "tokenizer.json has no <|image_pad|>");
@@ -61,8 +68,8 @@ static enum mg_status open_threads(mg_engine *e, struct mg_err *err) {
     int want = e->options.n_thread;
     if (want <= 0) want = e->topology.n_thread;
     if (want > e->topology.n_thread)
-        mg_log(MG_LOG_WARN, "%d threads asked for, %d can run at once here: expect it to be slower", want,
-               e->topology.n_thread);
+        mg_log(MG_LOG_WARN, "%d threads asked for, %d can run at once here: expect it to be slower",
+               want, e->topology.n_thread);
     e->options.n_thread = want;
     return mg_pool_open(want, NULL, &e->pool, err);
 }
@@ -85,7 +92,8 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     if (status != MG_OK) return status;
     mg_kernels_init(&e->kernels, &e->features);
     status = mg_compute_open(&e->compute, &e->kernels, e->pool, e->mode, err);
-    if (status == MG_OK) status = mg_decoder_work_open(&e->work, e->model, e->options.prefill_chunk, err);
+    if (status == MG_OK)
+        status = mg_decoder_work_open(&e->work, e->model, e->options.prefill_chunk, err);
     if (status != MG_OK) return status;
     size_t n_vocab = e->model->config.text.n_vocab;
     e->row = mg_alloc_zero(e->options.prefill_chunk, sizeof *e->row);
@@ -94,8 +102,8 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     return mg_sampler_open(n_vocab, &e->sampler, err);
 }
 
-enum mg_status mg_engine_open(const char *folder, const struct mg_engine_options *options, mg_engine **out,
-                              struct mg_err *err) {
+enum mg_status mg_engine_open(const char *folder, const struct mg_engine_options *options,
+                              mg_engine **out, struct mg_err *err) {
     *out = NULL;
     mg_engine *e = calloc(1, sizeof *e);
     if (!e) return mg_fail_memory(err, "engine");
@@ -123,9 +131,12 @@ void mg_engine_close(mg_engine *e) {
 }
 
 void mg_engine_info(const mg_engine *e, struct mg_engine_info *out) {
-    *out = (struct mg_engine_info){
-        .tier = mg_tier_name(e->features.tier), .tier_reason = e->features.reason,
-        .weights = e->mode == MG_MODE_F32 ? "f32" : "bf16", .n_thread = e->options.n_thread,
-        .context = e->options.context, .weight_bytes = mg_weights_bytes(e->model->weights),
-        .n_parameters = e->model->n_parameter, .samples = e->model->config.generation.do_sample};
+    *out = (struct mg_engine_info){.tier = mg_tier_name(e->features.tier),
+                                   .tier_reason = e->features.reason,
+                                   .weights = e->mode == MG_MODE_F32 ? "f32" : "bf16",
+                                   .n_thread = e->options.n_thread,
+                                   .context = e->options.context,
+                                   .weight_bytes = mg_weights_bytes(e->model->weights),
+                                   .n_parameters = e->model->n_parameter,
+                                   .samples = e->model->config.generation.do_sample};
 }

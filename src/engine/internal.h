@@ -1,8 +1,10 @@
-/* engine/internal.h - what the engine's files share; not for other folders (trace.h and margay.h are).
+/* engine/internal.h - what the engine's files share; not for other folders (trace.h and margay.h
+ * are).
  *
- * A conversation's way: turns and pictures (chat.c) -> prompt ids and rows with positions (layout.c)
- * -> vision, prefill, decode (answer.c). One thread owns an engine and its chats; only mg_chat.cancel is
- * touched from outside.
+ * A conversation's way: turns and pictures (chat.c) -> prompt ids and rows with positions
+ * (layout.c)
+ * -> vision, prefill, decode (answer.c). One thread owns an engine and its chats; only
+ * mg_chat.cancel is touched from outside.
  */
 #ifndef MG_ENGINE_INTERNAL_H
 #define MG_ENGINE_INTERNAL_H
@@ -26,11 +28,11 @@ struct mg_engine {
     struct mg_kernels kernels;
     struct mg_pool *pool;
     struct mg_compute compute;
-    struct mg_decoder_work work;  /* of prefill_chunk rows */
-    struct mg_row *row;           /* [prefill_chunk] rows of the pass being made */
-    float *logits;                /* [n_vocab] */
-    struct mg_sampler *sampler;   /* made for n_vocab, reset per answer */
-    struct mg_engine_options options; /* defaults filled in */
+    struct mg_decoder_work work;         /* of prefill_chunk rows */
+    struct mg_row *row;                  /* [prefill_chunk] rows of the pass being made */
+    float *logits;                       /* [n_vocab] */
+    struct mg_sampler *sampler;          /* made for n_vocab, reset per answer */
+    struct mg_engine_options options;    /* defaults filled in */
     struct mg_patch_config patch_config; /* pixel limits of the options applied */
     struct mg_image_options image_options;
     enum mg_mode mode;
@@ -39,12 +41,12 @@ struct mg_engine {
 
 /* A picture of a conversation. Its resized raster is kept until its features are there. */
 struct chat_image {
-    uint8_t *rgb;                 /* [height][width][3] resized, owned; NULL once encoded */
-    uint32_t grid_h, grid_w;      /* patches */
+    uint8_t *rgb;            /* [height][width][3] resized, owned; NULL once encoded */
+    uint32_t grid_h, grid_w; /* patches */
     size_t n_token;
-    struct mg_picture picture;    /* features; row NULL until encoded */
+    struct mg_picture picture; /* features; row NULL until encoded */
     struct mg_image_report report;
-    bool counted;                 /* its decode time was part of an earlier answer */
+    bool counted; /* its decode time was part of an earlier answer */
 };
 
 /* A part of a turn: text at [at, at+n) of the turn's buffer, or picture `image`. */
@@ -56,20 +58,20 @@ struct chat_part {
 
 struct chat_turn {
     enum mg_chat_role role;
-    struct mg_buf text;           /* all text of the turn */
-    struct chat_part *part;       /* [n_part], owned */
+    struct mg_buf text;     /* all text of the turn */
+    struct chat_part *part; /* [n_part], owned */
     size_t n_part, cap_part;
 };
 
 struct mg_chat {
     mg_engine *engine;
-    struct chat_turn *turn;       /* [n_turn], owned */
+    struct chat_turn *turn; /* [n_turn], owned */
     size_t n_turn, cap_turn;
-    struct chat_image *image;     /* [n_image], owned */
+    struct chat_image *image; /* [n_image], owned */
     size_t n_image, cap_image;
     struct mg_kv kv;
-    int64_t *kv_id;               /* [kv.capacity] identity of each token in kv, see mg_layout_identity */
-    struct mg_buf answer_text;    /* of the last answer */
+    int64_t *kv_id; /* [kv.capacity] identity of each token in kv, see mg_layout_identity */
+    struct mg_buf answer_text; /* of the last answer */
     struct mg_ids answer_ids;
     atomic_bool cancel;
 };
@@ -77,12 +79,12 @@ struct mg_chat {
 /* The prompt as rows: ids, where pictures are, positions. */
 struct layout {
     struct mg_prompt prompt;
-    size_t n;                     /* prompt tokens */
+    size_t n; /* prompt tokens */
     size_t n_image_token;
-    int32_t (*pos)[3];            /* [n], owned */
-    int32_t *image;               /* [n] index of the picture, or -1; owned */
-    uint32_t *offset;             /* [n] token number within its picture; owned */
-    int32_t next_pos;             /* position of the first answer token, not the token count */
+    int32_t (*pos)[3]; /* [n], owned */
+    int32_t *image;    /* [n] index of the picture, or -1; owned */
+    uint32_t *offset;  /* [n] token number within its picture; owned */
+    int32_t next_pos;  /* position of the first answer token, not the token count */
 };
 enum mg_status mg_layout_make(const struct mg_chat *chat, struct layout *out, struct mg_err *err);
 void mg_layout_free(struct layout *l);
@@ -91,9 +93,10 @@ int64_t mg_layout_identity(const struct layout *l, size_t i);
 /* Row i for the decoder; the picture's features must be there. */
 struct mg_row mg_layout_row(const struct mg_chat *chat, const struct layout *l, size_t i);
 
-/* Encodes picture i unless its features are there; `patches` replaces the picture's own values (trace), or
- * NULL. */
-enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches, struct mg_err *err);
+/* Encodes picture i unless its features are there; `patches` replaces the picture's own values
+ * (trace), or NULL. */
+enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches,
+                              struct mg_err *err);
 
 /* Prompt tokens [from, l->n) into the conversation's keys and values; progress may be NULL. */
 typedef bool mg_progress_fn(void *user, size_t done, size_t total);
@@ -106,6 +109,7 @@ enum mg_status mg_chat_logits(struct mg_chat *chat, struct mg_err *err);
 
 /* Appends a part; the turn is new when the role differs from the last turn's. */
 enum mg_status mg_chat_add_part(struct mg_chat *chat, enum mg_chat_role role, bool new_turn,
-                                const char *text, size_t n, const size_t *image, struct mg_err *err);
+                                const char *text, size_t n, const size_t *image,
+                                struct mg_err *err);
 
 #endif

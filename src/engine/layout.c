@@ -20,15 +20,18 @@ static void fill_turns(const struct mg_chat *chat, struct mg_turn *turn, struct 
         for (size_t j = 0; j < t->n_part; j++, part++) {
             const struct chat_part *p = &t->part[j];
             if (p->is_image)
-                *part = (struct mg_part){.kind = MG_PART_IMAGE, .n_token = chat->image[p->image].n_token};
+                *part = (struct mg_part){.kind = MG_PART_IMAGE,
+                                         .n_token = chat->image[p->image].n_token};
             else
-                *part = (struct mg_part){.kind = MG_PART_TEXT,
-                                         .text = {t->text.data ? t->text.data + p->at : NULL, p->n}};
+                *part =
+                    (struct mg_part){.kind = MG_PART_TEXT,
+                                     .text = {t->text.data ? t->text.data + p->at : NULL, p->n}};
         }
     }
 }
 
-static enum mg_status build_prompt(const struct mg_chat *chat, struct mg_prompt *out, struct mg_err *err) {
+static enum mg_status build_prompt(const struct mg_chat *chat, struct mg_prompt *out,
+                                   struct mg_err *err) {
     size_t n_part = 0;
     for (size_t i = 0; i < chat->n_turn; i++) n_part += chat->turn[i].n_part;
     struct mg_turn *turn = mg_alloc(chat->n_turn, sizeof *turn);
@@ -36,8 +39,8 @@ static enum mg_status build_prompt(const struct mg_chat *chat, struct mg_prompt 
     enum mg_status status;
     if (turn && part) {
         fill_turns(chat, turn, part);
-        status = mg_prompt_build(chat->engine->tokenizer, turn, chat->n_turn, (struct mg_slice){0}, true,
-                                 out, err);
+        status = mg_prompt_build(chat->engine->tokenizer, turn, chat->n_turn, (struct mg_slice){0},
+                                 true, out, err);
     } else {
         status = mg_fail_memory(err, "prompt");
     }
@@ -104,7 +107,8 @@ int64_t mg_layout_identity(const struct layout *l, size_t i) {
 }
 
 struct mg_row mg_layout_row(const struct mg_chat *chat, const struct layout *l, size_t i) {
-    struct mg_row row = {.id = l->prompt.ids.id[i], .pos = {l->pos[i][0], l->pos[i][1], l->pos[i][2]}};
+    struct mg_row row = {.id = l->prompt.ids.id[i],
+                         .pos = {l->pos[i][0], l->pos[i][1], l->pos[i][2]}};
     if (l->image[i] >= 0) {
         const struct mg_picture *p = &chat->image[l->image[i]].picture;
         row.feature = p->row + (size_t)l->offset[i] * p->width;

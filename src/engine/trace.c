@@ -15,13 +15,13 @@ struct trace {
     mg_chat *chat;
     const char *dir;
     struct layout layout;
-    size_t n_patch, dim;     /* of all pictures */
-    float *pixels;           /* [n_patch][dim] */
+    size_t n_patch, dim; /* of all pictures */
+    float *pixels;       /* [n_patch][dim] */
     struct mg_err *err;
 };
 
-static enum mg_status write_stage(struct trace *t, const char *name, enum mg_npy_type type, int n_dim,
-                                  size_t d0, size_t d1, const void *data) {
+static enum mg_status write_stage(struct trace *t, const char *name, enum mg_npy_type type,
+                                  int n_dim, size_t d0, size_t d1, const void *data) {
     char path[4096], file[64];
     size_t dim[2] = {d0, d1};
     snprintf(file, sizeof file, "%s.npy", name);
@@ -37,7 +37,8 @@ static enum mg_status add_turns(struct trace *t, const struct mg_trace_turn *tur
             status = p->image ? mg_chat_add_image_file(t->chat, p->text, t->err)
                               : mg_chat_add_text_n(t->chat, turn[i].role, p->text, p->n, t->err);
         }
-    if (status == MG_OK && n_turn == 0) status = mg_fail(t->err, MG_ERR_ARGUMENT, "", "no messages");
+    if (status == MG_OK && n_turn == 0)
+        status = mg_fail(t->err, MG_ERR_ARGUMENT, "", "no messages");
     return status;
 }
 
@@ -53,7 +54,8 @@ static enum mg_status make_pixels(struct trace *t, const char *file) {
     for (size_t i = 0; i < t->chat->n_image; i++) {
         struct chat_image *image = &t->chat->image[i];
         struct mg_patches p;
-        enum mg_status status = mg_patches_cut(image->rgb, image->grid_h, image->grid_w, c, &p, t->err);
+        enum mg_status status =
+            mg_patches_cut(image->rgb, image->grid_h, image->grid_w, c, &p, t->err);
         if (status != MG_OK) return status;
         memcpy(at, p.value, p.n * p.dim * sizeof *at);
         at += p.n * p.dim;
@@ -63,8 +65,10 @@ static enum mg_status make_pixels(struct trace *t, const char *file) {
     struct mg_npy npy;
     enum mg_status status = mg_npy_read(file, &npy, t->err);
     if (status != MG_OK) return status;
-    if (npy.type != MG_NPY_F32 || npy.n_dim != 2 || npy.dim[0] != t->n_patch || npy.dim[1] != t->dim)
-        status = mg_fail(t->err, MG_ERR_ARGUMENT, "", "%s: wanted f32 [%zu][%zu]", file, t->n_patch, t->dim);
+    if (npy.type != MG_NPY_F32 || npy.n_dim != 2 || npy.dim[0] != t->n_patch ||
+        npy.dim[1] != t->dim)
+        status = mg_fail(t->err, MG_ERR_ARGUMENT, "", "%s: wanted f32 [%zu][%zu]", file, t->n_patch,
+                         t->dim);
     else
         memcpy(t->pixels, npy.data, npy.n * sizeof(float));
     mg_npy_free(&npy);
@@ -94,7 +98,8 @@ static enum mg_status write_prompt(struct trace *t) {
 
 static enum mg_status write_vision(struct trace *t) {
     const float *pixels = t->pixels;
-    enum mg_status status = write_stage(t, "pixel_values", MG_NPY_F32, 2, t->n_patch, t->dim, pixels);
+    enum mg_status status =
+        write_stage(t, "pixel_values", MG_NPY_F32, 2, t->n_patch, t->dim, pixels);
     for (size_t i = 0; i < t->chat->n_image && status == MG_OK; i++) {
         struct chat_image *image = &t->chat->image[i];
         status = mg_chat_encode(t->chat, i, pixels, t->err);
@@ -148,8 +153,8 @@ enum mg_status mg_trace_run(mg_engine *e, const struct mg_trace_turn *turn, size
     if (status == MG_OK) status = mg_layout_make(t.chat, &t.layout, err);
     if (status == MG_OK && t.layout.n + max_tokens > e->options.context)
         status = mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
-                         "%zu prompt tokens and %zu more don't fit into %zu", t.layout.n, max_tokens,
-                         e->options.context);
+                         "%zu prompt tokens and %zu more don't fit into %zu", t.layout.n,
+                         max_tokens, e->options.context);
     if (status == MG_OK) status = write_prompt(&t);
     if (status == MG_OK && t.chat->n_image) status = make_pixels(&t, pixel_values);
     if (status == MG_OK && t.chat->n_image) status = write_vision(&t);

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-#define ROW_BLOCK 8 /* rows per task: enough work to pay for handing it out, few enough to share */
+#define ROW_BLOCK 8 /* rows per task: enough work to pay for handing it out, few enough to share   \
+                     */
 
 enum mg_status mg_compute_open(struct mg_compute *c, const struct mg_kernels *kernels,
                                struct mg_pool *pool, enum mg_mode mode, struct mg_err *err) {
@@ -43,9 +44,19 @@ static enum mg_status reserve_scratch(struct mg_compute *c, size_t bytes, struct
 struct mg_matmul mg_linear_op(const struct mg_compute *c, const struct mg_linear *l, const void *x,
                               size_t ldx, size_t m, float *y, size_t ldy,
                               enum mg_epilogue epilogue) {
-    return (struct mg_matmul){
-        .mode = c->mode, .epilogue = epilogue, .x = x, .ldx = ldx, .w = l->w, .ldw = l->k,
-        .wtype = l->type, .bias = l->bias, .y = y, .ldy = ldy, .m = m, .n = l->n, .k = l->k};
+    return (struct mg_matmul){.mode = c->mode,
+                              .epilogue = epilogue,
+                              .x = x,
+                              .ldx = ldx,
+                              .w = l->w,
+                              .ldw = l->k,
+                              .wtype = l->type,
+                              .bias = l->bias,
+                              .y = y,
+                              .ldy = ldy,
+                              .m = m,
+                              .n = l->n,
+                              .k = l->k};
 }
 
 struct matmul_job {
@@ -130,7 +141,8 @@ static void prepare_rows(const struct mg_compute *c, void *arg, size_t row0, siz
     struct prepare_job *job = arg;
     size_t size = mg_dtype_size(c->kernels->x_type[c->mode]);
     c->kernels->prepare(c->mode, job->in + row0 * job->ldin, job->ldin,
-                        (char *)job->out + row0 * job->ldout * size, job->ldout, row1 - row0, job->k);
+                        (char *)job->out + row0 * job->ldout * size, job->ldout, row1 - row0,
+                        job->k);
 }
 
 void mg_compute_prepare(struct mg_compute *c, const float *in, size_t ldin, void *out, size_t ldout,

@@ -1,8 +1,9 @@
 /* model/compute.h - running kernels over the thread pool.
  *
- * A mg_compute belongs to the one thread that runs the model. It holds the kernel table, the pool, the compute
- * mode and one scratch block per thread, grown when an operation needs more and kept, so that decoding
- * allocates nothing once it has run. Each call returns when its result is complete.
+ * A mg_compute belongs to the one thread that runs the model. It holds the kernel table, the pool,
+ * the compute mode and one scratch block per thread, grown when an operation needs more and kept,
+ * so that decoding allocates nothing once it has run. Each call returns when its result is
+ * complete.
  */
 #ifndef MG_MODEL_COMPUTE_H
 #define MG_MODEL_COMPUTE_H
@@ -20,9 +21,9 @@ struct mg_compute {
     struct mg_pool *pool;             /* borrowed; NULL computes on the caller alone */
     enum mg_mode mode;
     size_t n_thread;
-    void **scratch;                   /* [n_thread] blocks of scratch_bytes, owned */
+    void **scratch; /* [n_thread] blocks of scratch_bytes, owned */
     size_t scratch_bytes;
-    mg_tick_fn *tick;                 /* may be NULL */
+    mg_tick_fn *tick; /* may be NULL */
     void *tick_user;
 };
 
@@ -36,15 +37,16 @@ enum mg_status mg_compute_tick(const struct mg_compute *c, size_t done, size_t t
 
 /* A weight matrix as it lies in the checkpoint, and its bias. */
 struct mg_linear {
-    const void *w;       /* [n][k], a view into the mapping */
-    enum mg_dtype type;  /* F32, F16, BF16 */
+    const void *w;      /* [n][k], a view into the mapping */
+    enum mg_dtype type; /* F32, F16, BF16 */
     size_t n, k;
-    float *bias;         /* [n] f32, owned, or NULL */
+    float *bias; /* [n] f32, owned, or NULL */
 };
 
 /* The product of prepared rows x with one matrix; `epilogue` other than SWIGLU. */
 struct mg_matmul mg_linear_op(const struct mg_compute *c, const struct mg_linear *l, const void *x,
-                              size_t ldx, size_t m, float *y, size_t ldy, enum mg_epilogue epilogue);
+                              size_t ldx, size_t m, float *y, size_t ldy,
+                              enum mg_epilogue epilogue);
 
 /* Several independent products as one job. */
 enum mg_status mg_compute_matmul(struct mg_compute *c, const struct mg_matmul *op, size_t n_op,
@@ -60,7 +62,10 @@ void mg_compute_rows(struct mg_compute *c, mg_rows_fn *fn, void *arg, size_t m);
 void mg_compute_prepare(struct mg_compute *c, const float *in, size_t ldin, void *out, size_t ldout,
                         size_t m, size_t k);
 
-/* Row stride in elements for rows of k values: k padded so that rows don't fall on the same cache sets. */
-static inline size_t mg_row_stride(size_t k) { return mg_round_up(k, 16) + 16; }
+/* Row stride in elements for rows of k values: k padded so that rows don't fall on the same cache
+ * sets. */
+static inline size_t mg_row_stride(size_t k) {
+    return mg_round_up(k, 16) + 16;
+}
 
 #endif

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model, size_t rows,
-                                    struct mg_err *err) {
+enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model,
+                                    size_t rows, struct mg_err *err) {
     const struct mg_text_config *c = &model->config.text;
     *w = (struct mg_decoder_work){.rows = rows, .arena.chunk_size = 4096};
     w->ldx = mg_row_stride(c->hidden);
@@ -81,11 +81,13 @@ static void head_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     const struct mg_decoder_layer *l = &p->model->layer[p->layer];
     size_t d = t->head_dim, half = d / 2;
     for (size_t i = row0; i < row1; i++) {
-        float *q = p->w->q + i * p->w->ldq, *k = p->w->k + i * p->w->ldkv, *v = p->w->v + i * p->w->ldkv;
+        float *q = p->w->q + i * p->w->ldq, *k = p->w->k + i * p->w->ldkv,
+              *v = p->w->v + i * p->w->ldkv;
         c->kernels->rms_norm(q, d, l->q_norm, t->norm_eps, q, d, t->n_head, d);
         c->kernels->rms_norm(k, d, l->k_norm, t->norm_eps, k, d, t->n_head_kv, d);
         c->kernels->rope(q, p->w->ldq, 1, t->n_head, d, p->w->cos + i * half, p->w->sin + i * half);
-        c->kernels->rope(k, p->w->ldkv, 1, t->n_head_kv, d, p->w->cos + i * half, p->w->sin + i * half);
+        c->kernels->rope(k, p->w->ldkv, 1, t->n_head_kv, d, p->w->cos + i * half,
+                         p->w->sin + i * half);
         for (size_t h = 0; h < t->n_head_kv; h++) {
             store_head(c, p->kv, mg_kv_keys(p->kv, p->layer), h, p->kv->n + i, k + h * d);
             store_head(c, p->kv, mg_kv_values(p->kv, p->layer), h, p->kv->n + i, v + h * d);
@@ -123,12 +125,23 @@ static enum mg_status attention(struct mg_compute *c, struct pass *p, struct mg_
     enum mg_status status = mg_compute_matmul(c, qkv, 3, err);
     if (status != MG_OK) return status;
     mg_compute_rows(c, head_rows, p, p->m);
-    struct mg_attention att = {
-        .q = w->q, .ldq = w->ldq, .k = mg_kv_keys(p->kv, p->layer), .v = mg_kv_values(p->kv, p->layer),
-        .ldkv = t->head_dim, .head_stride_kv = p->kv->head_stride, .kv_type = p->kv->type,
-        .n_head = t->n_head, .n_head_kv = t->n_head_kv, .head_dim = t->head_dim, .n_q = p->m,
-        .n_kv = p->kv->n + p->m, .causal = true, .first_pos = p->kv->n,
-        .scale = 1.0f / sqrtf((float)t->head_dim), .out = w->att, .ldo = w->ldq};
+    struct mg_attention att = {.q = w->q,
+                               .ldq = w->ldq,
+                               .k = mg_kv_keys(p->kv, p->layer),
+                               .v = mg_kv_values(p->kv, p->layer),
+                               .ldkv = t->head_dim,
+                               .head_stride_kv = p->kv->head_stride,
+                               .kv_type = p->kv->type,
+                               .n_head = t->n_head,
+                               .n_head_kv = t->n_head_kv,
+                               .head_dim = t->head_dim,
+                               .n_q = p->m,
+                               .n_kv = p->kv->n + p->m,
+                               .causal = true,
+                               .first_pos = p->kv->n,
+                               .scale = 1.0f / sqrtf((float)t->head_dim),
+                               .out = w->att,
+                               .ldo = w->ldq};
     status = mg_compute_attention(c, &att, err);
     if (status != MG_OK) return status;
     mg_compute_prepare(c, w->att, w->ldq, w->in, w->ldin, p->m, t->n_head * t->head_dim);
@@ -150,12 +163,14 @@ static enum mg_status mlp(struct mg_compute *c, struct pass *p, struct mg_err *e
     return mg_compute_matmul(c, &op, 1, err);
 }
 
-enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c, struct mg_decoder_work *w,
-                               struct mg_kv *kv, const struct mg_row *row, size_t m, struct mg_err *err) {
+enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
+                               struct mg_decoder_work *w, struct mg_kv *kv,
+                               const struct mg_row *row, size_t m, struct mg_err *err) {
     const struct mg_text_config *t = &model->config.text;
     if (m == 0 || m > w->rows || m > kv->capacity - kv->n)
         return mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
-                       "%zu more tokens don't fit: %zu of %zu places are taken", m, kv->n, kv->capacity);
+                       "%zu more tokens don't fit: %zu of %zu places are taken", m, kv->n,
+                       kv->capacity);
     struct pass p = {.model = model, .w = w, .kv = kv, .row = row, .m = m};
     bool pictures = false;
     size_t half = t->head_dim / 2;
@@ -177,10 +192,11 @@ enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *
 }
 
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
-                                 struct mg_decoder_work *w, size_t i, float *logits, struct mg_err *err) {
+                                 struct mg_decoder_work *w, size_t i, float *logits,
+                                 struct mg_err *err) {
     const struct mg_text_config *t = &model->config.text;
-    c->kernels->rms_norm(w->x + i * w->ldx, w->ldx, model->final_norm, t->norm_eps, w->norm, w->ldx, 1,
-                         t->hidden);
+    c->kernels->rms_norm(w->x + i * w->ldx, w->ldx, model->final_norm, t->norm_eps, w->norm, w->ldx,
+                         1, t->hidden);
     mg_compute_prepare(c, w->norm, w->ldx, w->in, w->ldin, 1, t->hidden);
     struct mg_matmul op =
         mg_linear_op(c, &model->head, w->in, w->ldin, 1, logits, t->n_vocab, MG_EPI_STORE);

@@ -1,10 +1,11 @@
 /* model/decoder.h - the language model over the keys and values of one conversation.
  *
  *   rows: embedding of a token, or a picture's merger row
- *   layer: x += o(attention(rope(norm(q, k)), v));  x += down(silu(gate) * up);  image rows += DeepStack map
+ *   layer: x += o(attention(rope(norm(q, k)), v));  x += down(silu(gate) * up);  image rows +=
+ * DeepStack map
  *
- * A pass takes any number of rows up to the workspace's; each row brings its own positions and its own picture
- * rows, so a chunk may begin and end anywhere, also inside a picture.
+ * A pass takes any number of rows up to the workspace's; each row brings its own positions and its
+ * own picture rows, so a chunk may begin and end anywhere, also inside a picture.
  */
 #ifndef MG_MODEL_DECODER_H
 #define MG_MODEL_DECODER_H
@@ -14,38 +15,40 @@
 
 /* One token of a pass. */
 struct mg_row {
-    int32_t id;            /* token id, when feature is NULL */
-    int32_t pos[3];        /* temporal, height, width */
-    const float *feature;  /* the picture's row in map 0, or NULL; borrowed */
-    size_t map_stride;     /* elements from a map to the next at the same row */
-    size_t n_map;          /* maps, map 0 included */
+    int32_t id;           /* token id, when feature is NULL */
+    int32_t pos[3];       /* temporal, height, width */
+    const float *feature; /* the picture's row in map 0, or NULL; borrowed */
+    size_t map_stride;    /* elements from a map to the next at the same row */
+    size_t n_map;         /* maps, map 0 included */
 };
 
 /* Buffers of a pass of at most `rows` rows; made once, so that a pass allocates nothing. */
 struct mg_decoder_work {
     size_t rows;
-    size_t last;     /* index of the last row of the last pass */
+    size_t last;                        /* index of the last row of the last pass */
     size_t ldx, ldq, ldkv, ldffn, ldin; /* row strides */
-    float *x;        /* [rows][ldx] residual stream */
-    float *norm;     /* [rows][ldx] */
-    float *q, *att;  /* [rows][ldq] */
-    float *k, *v;    /* [rows][ldkv] */
-    float *ffn;      /* [rows][ldffn] */
-    void *in;        /* [rows][ldin] prepared rows */
-    float *cos, *sin; /* [rows][head_dim/2] */
+    float *x;                           /* [rows][ldx] residual stream */
+    float *norm;                        /* [rows][ldx] */
+    float *q, *att;                     /* [rows][ldq] */
+    float *k, *v;                       /* [rows][ldkv] */
+    float *ffn;                         /* [rows][ldffn] */
+    void *in;                           /* [rows][ldin] prepared rows */
+    float *cos, *sin;                   /* [rows][head_dim/2] */
     struct mg_arena arena;
 };
-enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model, size_t rows,
-                                    struct mg_err *err);
+enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model,
+                                    size_t rows, struct mg_err *err);
 void mg_decoder_work_close(struct mg_decoder_work *w);
 
-/* Adds m rows (1 .. w->rows) to the conversation: kv->n grows by m. Afterwards w->x holds the rows before the
- * final norm. On failure (cancelled, out of memory) kv->n is as before. */
-enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c, struct mg_decoder_work *w,
-                               struct mg_kv *kv, const struct mg_row *row, size_t m, struct mg_err *err);
+/* Adds m rows (1 .. w->rows) to the conversation: kv->n grows by m. Afterwards w->x holds the rows
+ * before the final norm. On failure (cancelled, out of memory) kv->n is as before. */
+enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
+                               struct mg_decoder_work *w, struct mg_kv *kv,
+                               const struct mg_row *row, size_t m, struct mg_err *err);
 
 /* logits [n_vocab] of row i of the last pass. */
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
-                                 struct mg_decoder_work *w, size_t i, float *logits, struct mg_err *err);
+                                 struct mg_decoder_work *w, size_t i, float *logits,
+                                 struct mg_err *err);
 
 #endif

@@ -8,7 +8,10 @@
 
 enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, size_t n_head,
                           size_t head_dim, size_t capacity, struct mg_err *err) {
-    *kv = (struct mg_kv){.type = type, .n_layer = n_layer, .n_head = n_head, .head_dim = head_dim,
+    *kv = (struct mg_kv){.type = type,
+                         .n_layer = n_layer,
+                         .n_head = n_head,
+                         .head_dim = head_dim,
                          .capacity = capacity};
     /* One more line per head, so that the heads' rows don't all fall on the same cache sets. */
     size_t row = head_dim * mg_dtype_size(type), head_bytes, bytes;
@@ -17,7 +20,8 @@ enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, 
     kv->head_stride = head_bytes / mg_dtype_size(type);
     if (!mg_mul_size(head_bytes, 2 * n_layer * n_head, &bytes))
         return mg_fail_memory(err, "keys and values");
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (p == MAP_FAILED) return mg_fail_memory(err, "keys and values");
     kv->data = p;
     kv->bytes = bytes;
@@ -45,5 +49,9 @@ static void *tensor_at(const struct mg_kv *kv, size_t i) {
     return (char *)kv->data + i * kv->n_head * kv->head_stride * mg_dtype_size(kv->type);
 }
 
-void *mg_kv_keys(const struct mg_kv *kv, size_t layer) { return tensor_at(kv, 2 * layer); }
-void *mg_kv_values(const struct mg_kv *kv, size_t layer) { return tensor_at(kv, 2 * layer + 1); }
+void *mg_kv_keys(const struct mg_kv *kv, size_t layer) {
+    return tensor_at(kv, 2 * layer);
+}
+void *mg_kv_values(const struct mg_kv *kv, size_t layer) {
+    return tensor_at(kv, 2 * layer + 1);
+}

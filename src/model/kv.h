@@ -1,7 +1,8 @@
 /* model/kv.h - keys and values of one conversation.
  *
- * Per layer two tensors [n_head_kv][capacity][head_dim] of f32 or bf16, in one anonymous mapping that reserves
- * address space for the whole context and takes memory only for the tokens that are there:
+ * Per layer two tensors [n_head_kv][capacity][head_dim] of f32 or bf16, in one anonymous mapping
+ * that reserves address space for the whole context and takes memory only for the tokens that are
+ * there:
  *
  *   layer 0: K head 0 [capacity][head_dim], K head 1 ..., V head 0 ...; layer 1: ...
  *
@@ -14,12 +15,12 @@
 #include "kernels/dtype.h"
 
 struct mg_kv {
-    enum mg_dtype type;   /* F32 or BF16 */
+    enum mg_dtype type; /* F32 or BF16 */
     size_t n_layer, n_head, head_dim;
-    size_t capacity;      /* tokens */
-    size_t n;             /* tokens that are there */
-    size_t head_stride;   /* elements from one head to the next */
-    void *data;           /* the mapping, owned */
+    size_t capacity;    /* tokens */
+    size_t n;           /* tokens that are there */
+    size_t head_stride; /* elements from one head to the next */
+    void *data;         /* the mapping, owned */
     size_t bytes;
 };
 

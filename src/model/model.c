@@ -27,7 +27,8 @@ static void set_prefix(struct binder *b, const char *fmt, ...) {
     va_end(ap);
 }
 
-static const struct mg_tensor *need(struct binder *b, const char *name, int n_dim, const size_t *dim) {
+static const struct mg_tensor *need(struct binder *b, const char *name, int n_dim,
+                                    const size_t *dim) {
     char full[256];
     const struct mg_tensor *t = NULL;
     if (b->status != MG_OK) return NULL;
@@ -65,7 +66,8 @@ static void bind_linear(struct binder *b, const char *name, size_t n, size_t k, 
     bind_linear_shape(b, name, 2, dim, bias, out);
 }
 
-static void bind_layer_norm(struct binder *b, const char *name, size_t n, struct mg_layer_norm *out) {
+static void bind_layer_norm(struct binder *b, const char *name, size_t n,
+                            struct mg_layer_norm *out) {
     char full[96];
     snprintf(full, sizeof full, "%s.weight", name);
     out->w = bind_vector(b, full, n);
@@ -139,19 +141,21 @@ static void bind_layers(struct binder *b) {
         bind_linear(b, "mlp.up_proj", c->ffn, c->hidden, false, &l->up);
         bind_linear(b, "mlp.down_proj", c->hidden, c->ffn, false, &l->down);
         if (b->status == MG_OK && l->gate.type != l->up.type)
-            b->status = mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
-                                "%smlp.gate_proj and up_proj have different element types", b->prefix);
+            b->status =
+                mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
+                        "%smlp.gate_proj and up_proj have different element types", b->prefix);
     }
 }
 
-/* Tied: one matrix under either name. Tied with two that differ is a contradiction: transformers 4.57 reads the
- * embedding, 5.24 the head, so the file's maker has to settle it. */
+/* Tied: one matrix under either name. Tied with two that differ is a contradiction:
+ * transformers 4.57 reads the embedding, 5.24 the head, so the file's maker has to settle it. */
 static void bind_head(struct binder *b) {
     struct mg_model *model = b->model;
     const struct mg_text_config *c = &model->config.text;
     size_t dim[2] = {c->n_vocab, c->hidden};
     const struct mg_tensor *extra = mg_weights_find(model->weights, "lm_head.weight");
-    bool only_head = c->tied && extra && !mg_weights_find(model->weights, TEXT "embed_tokens.weight");
+    bool only_head =
+        c->tied && extra && !mg_weights_find(model->weights, TEXT "embed_tokens.weight");
     set_prefix(b, "%s", only_head ? "" : TEXT);
     model->embed = need(b, only_head ? "lm_head.weight" : "embed_tokens.weight", 2, dim);
     set_prefix(b, TEXT);
@@ -165,12 +169,14 @@ static void bind_head(struct binder *b) {
     const struct mg_tensor *t = model->embed;
     if (extra && (extra->dtype != t->dtype || extra->n != t->n ||
                   memcmp(extra->data, t->data, t->n * mg_dtype_size(t->dtype)) != 0)) {
-        b->status = mg_fail(b->err, MG_ERR_FORMAT, "head_conflict",
-                            "config.json says tie_word_embeddings, but lm_head.weight differs from "
-                            "model.language_model.embed_tokens.weight: remove one or correct the config");
+        b->status =
+            mg_fail(b->err, MG_ERR_FORMAT, "head_conflict",
+                    "config.json says tie_word_embeddings, but lm_head.weight differs from "
+                    "model.language_model.embed_tokens.weight: remove one or correct the config");
         return;
     }
-    model->head = (struct mg_linear){.w = t->data, .type = t->dtype, .n = c->n_vocab, .k = c->hidden};
+    model->head =
+        (struct mg_linear){.w = t->data, .type = t->dtype, .n = c->n_vocab, .k = c->hidden};
 }
 
 enum mg_status mg_model_open(const char *folder, struct mg_model **out, struct mg_err *err) {
@@ -216,6 +222,6 @@ void mg_model_embed(const struct mg_model *model, const struct mg_kernels *kerne
                     float *out) {
     const struct mg_tensor *t = model->embed;
     size_t hidden = model->config.text.hidden;
-    kernels->widen(t->dtype, (const char *)t->data + (size_t)id * hidden * mg_dtype_size(t->dtype), out,
-                   hidden);
+    kernels->widen(t->dtype, (const char *)t->data + (size_t)id * hidden * mg_dtype_size(t->dtype),
+                   out, hidden);
 }

@@ -1,7 +1,8 @@
-/* model/model.h - the tensors of a checkpoint, bound by name and shape to the places where they are used.
+/* model/model.h - the tensors of a checkpoint, bound by name and shape to the places where they are
+ * used.
  *
- * Matrices stay views into the mapped file. Vectors (norms, biases) are few and are widened to f32 once.
- * Read-only after opening; any number of threads may use it.
+ * Matrices stay views into the mapped file. Vectors (norms, biases) are few and are widened to f32
+ * once. Read-only after opening; any number of threads may use it.
  */
 #ifndef MG_MODEL_MODEL_H
 #define MG_MODEL_MODEL_H
@@ -32,9 +33,9 @@ struct mg_merger {
 };
 
 struct mg_vision {
-    struct mg_linear patch_embed;            /* [hidden][3*temporal*patch*patch] */
-    const struct mg_tensor *position;        /* [n_position][hidden] */
-    struct mg_vision_block *block;           /* [depth], in the arena */
+    struct mg_linear patch_embed;     /* [hidden][3*temporal*patch*patch] */
+    const struct mg_tensor *position; /* [n_position][hidden] */
+    struct mg_vision_block *block;    /* [depth], in the arena */
     struct mg_merger merger;
     struct mg_merger deepstack[MG_MAX_DEEPSTACK]; /* in the order of config.vision.deepstack */
 };
@@ -50,15 +51,15 @@ struct mg_decoder_layer {
 
 struct mg_model {
     struct mg_config config;
-    struct mg_weights *weights;    /* owned */
+    struct mg_weights *weights; /* owned */
     struct mg_vision vision;
-    const struct mg_tensor *embed; /* [n_vocab][hidden] */
+    const struct mg_tensor *embed;  /* [n_vocab][hidden] */
     struct mg_decoder_layer *layer; /* [n_layer], in the arena */
-    float *final_norm;             /* [hidden] */
-    struct mg_linear head;         /* [n_vocab][hidden]; the embedding when tied */
-    float *rope_freq;              /* [head_dim/2] */
+    float *final_norm;              /* [hidden] */
+    struct mg_linear head;          /* [n_vocab][hidden]; the embedding when tied */
+    float *rope_freq;               /* [head_dim/2] */
     size_t n_parameter;
-    struct mg_arena arena;         /* the vectors and arrays above */
+    struct mg_arena arena; /* the vectors and arrays above */
 };
 
 /* Opens FOLDER. A missing or mis-shaped tensor is an error that names it. */

@@ -46,7 +46,8 @@ void mg_position_taps(size_t row, size_t col, size_t grid_h, size_t grid_w, size
 }
 
 void mg_rope_freq(const struct mg_text_config *c, float *freq) {
-    for (size_t j = 0; j < c->head_dim / 2; j++) freq[j] = axis_freq(c->rope_theta, 2 * j, c->head_dim);
+    for (size_t j = 0; j < c->head_dim / 2; j++)
+        freq[j] = axis_freq(c->rope_theta, 2 * j, c->head_dim);
 }
 
 /* Which of temporal, height, width turns pair j: interleaved sections. */
@@ -56,8 +57,8 @@ static size_t section_of(const struct mg_text_config *c, size_t j) {
     return 0;
 }
 
-void mg_text_rope(const struct mg_text_config *c, const float *freq, const int32_t (*pos)[3], size_t m,
-                  float *cos_out, float *sin_out) {
+void mg_text_rope(const struct mg_text_config *c, const float *freq, const int32_t (*pos)[3],
+                  size_t m, float *cos_out, float *sin_out) {
     size_t half = c->head_dim / 2;
     for (size_t j = 0; j < half; j++) {
         size_t axis = section_of(c, j);

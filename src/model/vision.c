@@ -1,9 +1,11 @@
 /* model/vision.c - see vision.h.
  *
- * Working memory for n patches of width h: the residual x and the prepared rows (n*h each), q k v (3*n*h), and
- * blocks of MLP_ROWS rows of the MLP, so that memory is linear in n with a small factor:
+ * Working memory for n patches of width h: the residual x and the prepared rows (n*h each), q k v
+ * (3*n*h), and blocks of MLP_ROWS rows of the MLP, so that memory is linear in n with a small
+ * factor:
  *
- *   x [n][h+pad]   rows [n][max(dim, h)+pad]   qkv [n][3h+pad]   att [n][h+pad]   mlp [MLP_ROWS][ffn+pad] twice
+ *   x [n][h+pad]   rows [n][max(dim, h)+pad]   qkv [n][3h+pad]   att [n][h+pad]   mlp
+ * [MLP_ROWS][ffn+pad] twice
  */
 #include "model/vision.h"
 
@@ -21,13 +23,13 @@ struct work {
     const struct mg_vision_config *config;
     size_t n, grid_h, grid_w;
     size_t ldx, ldrows, ldqkv, ldmlp, ldwide;
-    float *x;      /* [n][ldx] residual stream */
-    float *norm;   /* [n][ldrows] normed rows; also patches and attention output */
-    void *rows;    /* [n][ldrows] prepared rows */
-    float *qkv;    /* [n][ldqkv] */
-    float *mlp;    /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
-    void *mlp_rows; /* the same, prepared */
-    float *wide;   /* [MLP_ROWS][wide] merger input */
+    float *x;         /* [n][ldx] residual stream */
+    float *norm;      /* [n][ldrows] normed rows; also patches and attention output */
+    void *rows;       /* [n][ldrows] prepared rows */
+    float *qkv;       /* [n][ldqkv] */
+    float *mlp;       /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
+    void *mlp_rows;   /* the same, prepared */
+    float *wide;      /* [MLP_ROWS][wide] merger input */
     float *cos, *sin; /* [n][head_dim/2] */
     struct mg_arena arena;
 };
@@ -46,7 +48,8 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     w->ldqkv = mg_row_stride(3 * c->hidden);
     w->ldmlp = mg_row_stride(c->ffn);
     w->ldwide = mg_row_stride(wide);
-    size_t mlp_rows = mg_min_size(w->n, MLP_ROWS), mlp = mlp_rows * mg_max_size(w->ldmlp, w->ldwide);
+    size_t mlp_rows = mg_min_size(w->n, MLP_ROWS),
+           mlp = mlp_rows * mg_max_size(w->ldmlp, w->ldwide);
     w->arena.chunk_size = 4096; /* each of the blocks below gets a chunk of its own */
     w->x = mg_arena_alloc(&w->arena, w->n * w->ldx, sizeof(float));
     w->norm = mg_arena_alloc(&w->arena, w->n * w->ldx, sizeof(float));
@@ -57,8 +60,8 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     w->wide = mg_arena_alloc(&w->arena, mlp_rows * wide, sizeof(float));
     w->cos = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
     w->sin = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
-    if (!w->x || !w->norm || !w->rows || !w->qkv || !w->mlp || !w->mlp_rows || !w->wide || !w->cos ||
-        !w->sin)
+    if (!w->x || !w->norm || !w->rows || !w->qkv || !w->mlp || !w->mlp_rows || !w->wide ||
+        !w->cos || !w->sin)
         return mg_fail_memory(err, "vision tower");
     return MG_OK;
 }
@@ -105,7 +108,8 @@ static void norm_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
 
 /* LayerNorm of the residual rows, prepared for a product. */
 static void norm_and_prepare(struct work *w, const struct mg_layer_norm *norm) {
-    struct norm_job job = {w->x, w->ldx, w->config->hidden, norm, w->config->norm_eps, w->norm, w->ldx};
+    struct norm_job job = {w->x,    w->ldx, w->config->hidden, norm, w->config->norm_eps,
+                           w->norm, w->ldx};
     mg_compute_rows(w->c, norm_rows, &job, w->n);
     mg_compute_prepare(w->c, w->norm, w->ldx, w->rows, w->ldrows, w->n, w->config->hidden);
 }
@@ -118,7 +122,8 @@ static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
                      w->cos + row0 * (d / 2), w->sin + row0 * (d / 2));
 }
 
-static enum mg_status attention(struct work *w, const struct mg_vision_block *b, struct mg_err *err) {
+static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
+                                struct mg_err *err) {
     size_t hidden = w->config->hidden, d = hidden / w->config->n_head;
     norm_and_prepare(w, &b->norm1);
     struct mg_matmul op =
@@ -126,11 +131,21 @@ static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
     enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
     if (status != MG_OK) return status;
     mg_compute_rows(w->c, rope_rows, w, w->n);
-    struct mg_attention att = {
-        .q = w->qkv, .ldq = w->ldqkv, .k = w->qkv + hidden, .v = w->qkv + 2 * hidden,
-        .ldkv = w->ldqkv, .head_stride_kv = d, .kv_type = MG_F32, .n_head = w->config->n_head,
-        .n_head_kv = w->config->n_head, .head_dim = d, .n_q = w->n, .n_kv = w->n,
-        .scale = 1.0f / sqrtf((float)d), .out = w->norm, .ldo = w->ldx};
+    struct mg_attention att = {.q = w->qkv,
+                               .ldq = w->ldqkv,
+                               .k = w->qkv + hidden,
+                               .v = w->qkv + 2 * hidden,
+                               .ldkv = w->ldqkv,
+                               .head_stride_kv = d,
+                               .kv_type = MG_F32,
+                               .n_head = w->config->n_head,
+                               .n_head_kv = w->config->n_head,
+                               .head_dim = d,
+                               .n_q = w->n,
+                               .n_kv = w->n,
+                               .scale = 1.0f / sqrtf((float)d),
+                               .out = w->norm,
+                               .ldo = w->ldx};
     status = mg_compute_attention(w->c, &att, err);
     if (status != MG_OK) return status;
     mg_compute_prepare(w->c, w->norm, w->ldx, w->rows, w->ldrows, w->n, hidden);
@@ -149,16 +164,19 @@ static enum mg_status mlp(struct work *w, const struct mg_vision_block *b, struc
         enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
         if (status != MG_OK) return status;
         mg_compute_prepare(w->c, w->mlp, w->ldmlp, w->mlp_rows, w->ldmlp, m, w->config->ffn);
-        op = mg_linear_op(w->c, &b->fc2, w->mlp_rows, w->ldmlp, m, w->x + i * w->ldx, w->ldx, MG_EPI_ADD);
+        op = mg_linear_op(w->c, &b->fc2, w->mlp_rows, w->ldmlp, m, w->x + i * w->ldx, w->ldx,
+                          MG_EPI_ADD);
         status = mg_compute_matmul(w->c, &op, 1, err);
         if (status != MG_OK) return status;
     }
     return MG_OK;
 }
 
-/* Rows tok0 .. tok0+m of the merged grid as [m][wide] in w->wide, normed before or after the view. */
+/* Rows tok0 .. tok0+m of the merged grid as [m][wide] in w->wide, normed before or after the view.
+ */
 static void gather_merged(struct work *w, const struct mg_merger *g, size_t tok0, size_t m) {
-    size_t hidden = w->config->hidden, unit = w->config->merge * w->config->merge, wide = hidden * unit;
+    size_t hidden = w->config->hidden, unit = w->config->merge * w->config->merge,
+           wide = hidden * unit;
     const float *x = w->x + tok0 * unit * w->ldx;
     float eps = w->config->norm_eps;
     if (!g->post_shuffle) {
@@ -172,15 +190,17 @@ static void gather_merged(struct work *w, const struct mg_merger *g, size_t tok0
     mg_compute_rows(w->c, norm_rows, &job, m);
 }
 
-static enum mg_status merge(struct work *w, const struct mg_merger *g, float *out, struct mg_err *err) {
+static enum mg_status merge(struct work *w, const struct mg_merger *g, float *out,
+                            struct mg_err *err) {
     size_t unit = w->config->merge * w->config->merge, n_token = w->n / unit;
-    size_t wide = w->config->hidden * unit, chunk = mg_max_size(mg_min_size(w->n, MLP_ROWS) / unit, 1);
+    size_t wide = w->config->hidden * unit,
+           chunk = mg_max_size(mg_min_size(w->n, MLP_ROWS) / unit, 1);
     for (size_t i = 0; i < n_token; i += chunk) {
         size_t m = mg_min_size(chunk, n_token - i);
         gather_merged(w, g, i, m);
         mg_compute_prepare(w->c, w->wide, wide, w->mlp_rows, w->ldwide, m, wide);
-        struct mg_matmul op =
-            mg_linear_op(w->c, &g->fc1, w->mlp_rows, w->ldwide, m, w->mlp, w->ldwide, MG_EPI_GELU_ERF);
+        struct mg_matmul op = mg_linear_op(w->c, &g->fc1, w->mlp_rows, w->ldwide, m, w->mlp,
+                                           w->ldwide, MG_EPI_GELU_ERF);
         enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
         if (status != MG_OK) return status;
         mg_compute_prepare(w->c, w->mlp, w->ldwide, w->mlp_rows, w->ldwide, m, wide);
@@ -214,18 +234,24 @@ static enum mg_status run_blocks(struct work *w, struct mg_picture *out, struct 
     return status;
 }
 
-enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute *c, const float *patch,
-                                size_t grid_h, size_t grid_w, struct mg_picture *out,
-                                struct mg_err *err) {
+enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute *c,
+                                const float *patch, size_t grid_h, size_t grid_w,
+                                struct mg_picture *out, struct mg_err *err) {
     const struct mg_vision_config *config = &model->config.vision;
-    struct work w = {.model = model, .c = c, .config = config, .n = grid_h * grid_w, .grid_h = grid_h,
+    struct work w = {.model = model,
+                     .c = c,
+                     .config = config,
+                     .n = grid_h * grid_w,
+                     .grid_h = grid_h,
                      .grid_w = grid_w};
     size_t dim = config->in_channels * config->temporal * config->patch * config->patch;
     *out = (struct mg_picture){.n_token = w.n / (config->merge * config->merge),
-                                .n_map = 1 + config->n_deepstack, .width = config->out};
+                               .n_map = 1 + config->n_deepstack,
+                               .width = config->out};
     out->row = mg_alloc(out->n_map * out->n_token * out->width, sizeof(float));
     uint32_t(*place)[2] = mg_alloc(w.n, sizeof *place);
-    enum mg_status status = out->row && place ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
+    enum mg_status status =
+        out->row && place ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
     if (status == MG_OK) {
         for (size_t i = 0; i < w.n; i++) {
             size_t row, col;
@@ -233,10 +259,11 @@ enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute 
             place[i][0] = (uint32_t)row;
             place[i][1] = (uint32_t)col;
         }
-        mg_vision_rope((const uint32_t(*)[2])place, w.n, config->hidden / config->n_head, w.cos, w.sin);
+        mg_vision_rope((const uint32_t(*)[2])place, w.n, config->hidden / config->n_head, w.cos,
+                       w.sin);
         mg_compute_prepare(c, patch, dim, w.rows, w.ldrows, w.n, dim);
-        struct mg_matmul op = mg_linear_op(c, &model->vision.patch_embed, w.rows, w.ldrows, w.n, w.x, w.ldx,
-                                           MG_EPI_STORE);
+        struct mg_matmul op = mg_linear_op(c, &model->vision.patch_embed, w.rows, w.ldrows, w.n,
+                                           w.x, w.ldx, MG_EPI_STORE);
         status = mg_compute_matmul(c, &op, 1, err);
     }
     if (status == MG_OK) {

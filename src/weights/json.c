@@ -95,7 +95,7 @@ const char *mg_text_clean(char *out, size_t cap, const char *s, size_t n) {
         if (i && (unsigned char)s[i - 1] == 0xC2 && c >= 0x80 && c < 0xA0)
             out[i - 1] = out[i] = '?';
     }
-    strcpy(out + take, take < n ? "..." : "");
+    memcpy(out + take, take < n ? "..." : "", take < n ? 4 : 1);
     return out;
 }
 

@@ -1,4 +1,5 @@
-/* tests/fuzz/fuzz_image.h - what the targets fuzz_image_*.c do with one input: probe, decode, patches.
+/* tests/fuzz/fuzz_image.h - what the targets fuzz_image_*.c do with one input: probe, decode,
+ * patches.
  *
  * Limits of 4 megapixels keep a run short; a picture of at most 64 Ki pixels goes on to patches. A
  * broken promise of image.h (a raster of another size than probe said, a failure that leaves one)
@@ -24,16 +25,13 @@ static inline void fuzz_image(const uint8_t *data, size_t n) {
     o.limits.max_pixels = 4 << 20;
     enum mg_status probed = mg_image_probe(data, n, &o, &info, NULL);
     if (mg_image_decode(data, n, &o, &image, &err) != MG_OK) {
-        if (image.rgb || !err.code[0])
-            abort();
+        if (image.rgb || !err.code[0]) abort();
         return;
     }
-    if (probed != MG_OK || info.width != image.width || info.height != image.height)
-        abort();
+    if (probed != MG_OK || info.width != image.width || info.height != image.height) abort();
     if ((uint64_t)image.width * image.height <= 65536) {
         struct mg_patches p;
-        if (mg_patches_make(&image, &c, &p, NULL) == MG_OK)
-            mg_patches_free(&p);
+        if (mg_patches_make(&image, &c, &p, NULL) == MG_OK) mg_patches_free(&p);
     }
     mg_image_free(&image);
 }

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_image_heif.c - libFuzzer's entry for HEIC and AVIF: decode with small limits, then
- * patches. Bytes of other formats are left to their own targets. Seeds: corpus/image_heif.
+/* tests/fuzz/fuzz_image_heif.c - libFuzzer's entry for HEIC and AVIF: decode with small limits,
+ * then patches. Bytes of other formats are left to their own targets. Seeds: corpus/image_heif.
  *
  * libheif 1.15 loses a few bytes in its decoders on some damaged files (found here: 40 bytes of
  * libdav1d); what those libraries allocate is theirs, and only leaks of ours count.

@@ -1,8 +1,8 @@
-/* Conversations on the recorded small checkpoint (tests/oracle/tiny-tied): what must not depend on chunks, threads,
- * company, reuse or cancellation, and what must be refused.
+/* Conversations on the recorded small checkpoint (tests/oracle/tiny-tied): what must not depend on
+ * chunks, threads, company, reuse or cancellation, and what must be refused.
  *
- * Bits are compared under MARGAY_CPU=ref; on other tiers the parity bound of check_parity.py holds, 3e-5 of the
- * largest logit in f32 and 3e-2 in bf16.
+ * Bits are compared under MARGAY_CPU=ref; on other tiers the parity bound of check_parity.py holds,
+ * 3e-5 of the largest logit in f32 and 3e-2 in bf16.
  */
 #include "engine/internal.h"
 
@@ -19,10 +19,13 @@
 #define IMAGES "tests/oracle/images/"
 #define ALL 4096
 
-static mg_engine *open_engine(const char *tier, enum mg_weight_mode weights, size_t chunk, int threads,
-                              size_t context) {
-    struct mg_engine_options o = {.weights = weights, .prefill_chunk = chunk, .n_thread = threads,
-                                  .context = context, .model_image_limits = true};
+static mg_engine *open_engine(const char *tier, enum mg_weight_mode weights, size_t chunk,
+                              int threads, size_t context) {
+    struct mg_engine_options o = {.weights = weights,
+                                  .prefill_chunk = chunk,
+                                  .n_thread = threads,
+                                  .context = context,
+                                  .model_image_limits = true};
     struct mg_err err = {0};
     mg_engine *e;
     if (tier)
@@ -72,7 +75,8 @@ static void prompt_logits(mg_chat *chat, size_t from, float *out) {
     mg_kv_cut(&chat->kv, from);
     for (size_t i = 0; i < chat->n_image; i++)
         if (mg_chat_encode(chat, i, NULL, &err) != MG_OK) fail_msg("%s", err.text);
-    if (mg_chat_prefill(chat, &l, from, NULL, NULL, &err) != MG_OK || mg_chat_logits(chat, &err) != MG_OK)
+    if (mg_chat_prefill(chat, &l, from, NULL, NULL, &err) != MG_OK ||
+        mg_chat_logits(chat, &err) != MG_OK)
         fail_msg("%s", err.text);
     memcpy(out, chat->engine->logits, chat->engine->model->config.text.n_vocab * sizeof *out);
     mg_layout_free(&l);
@@ -100,8 +104,10 @@ static void check_cuts(const char *tier, enum mg_weight_mode weights, double lim
             fill(chat);
             prompt_logits(chat, 0, is_first ? first : other);
             double off = is_first ? 0 : relative(other, first, n);
-            if (!(off <= limit)) fail_msg("chunk %zu, %d threads: off by %g", chunk[i], threads, off);
-            if (i == 0 && threads == 2) /* the thread count alone never changes a bit, on any tier */
+            if (!(off <= limit))
+                fail_msg("chunk %zu, %d threads: off by %g", chunk[i], threads, off);
+            if (i == 0 &&
+                threads == 2) /* the thread count alone never changes a bit, on any tier */
                 assert_memory_equal(first, other, n * sizeof *first);
             mg_chat_close(chat);
             mg_engine_close(e);
@@ -162,7 +168,8 @@ static void test_reuse(void **state) {
     mg_engine_close(e);
 }
 
-/* The next position is not the token count: a second question on a picture equals a cold conversation. */
+/* The next position is not the token count: a second question on a picture equals a cold
+ * conversation. */
 static void test_second_question(void **state) {
     (void)state;
     mg_engine *e = open_engine("ref", MG_WEIGHTS_F32, 0, 2, 0);
@@ -321,11 +328,14 @@ static void test_decode_allocates_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks_ref), cmocka_unit_test(test_chunks_best),
-        cmocka_unit_test(test_company), cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_second_question), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_context), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_decode_allocates_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunks_ref),
+                                       cmocka_unit_test(test_chunks_best),
+                                       cmocka_unit_test(test_company),
+                                       cmocka_unit_test(test_reuse),
+                                       cmocka_unit_test(test_second_question),
+                                       cmocka_unit_test(test_not_finite),
+                                       cmocka_unit_test(test_context),
+                                       cmocka_unit_test(test_cancel),
+                                       cmocka_unit_test(test_decode_allocates_nothing)};
     return cmocka_run_group_tests_name("engine.conversation", tests, NULL, NULL);
 }

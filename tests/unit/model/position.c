@@ -74,7 +74,8 @@ static void test_vision_rope(void **state) {
 static void test_text_rope(void **state) {
     (void)state;
     enum { N = 64, HALF = 64 };
-    struct mg_text_config config = {.head_dim = 128, .rope_theta = 5000000.0f, .section = {24, 20, 20}};
+    struct mg_text_config config = {
+        .head_dim = 128, .rope_theta = 5000000.0f, .section = {24, 20, 20}};
     struct mg_npy pos = load("text_pos");
     static float freq[HALF], c[N * HALF], s[N * HALF];
     mg_rope_freq(&config, freq);
@@ -85,7 +86,8 @@ static void test_text_rope(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_interpolation), cmocka_unit_test(test_vision_rope),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_interpolation),
+                                       cmocka_unit_test(test_vision_rope),
                                        cmocka_unit_test(test_text_rope)};
     return cmocka_run_group_tests_name("model.position", tests, NULL, NULL);
 }
