@@ -3,6 +3,7 @@
 
     gcc     release build, warnings are errors: all tests and the lints
     san     ASan + UBSan with leak detection (gcc's warnings there are mostly false, so no errors): C tests, replay of the fuzz corpora, a part of the pytest tests
+    tsan    ThreadSanitizer: the thread pool, and conversations on it
     clang   where it is installed: warnings are errors, C tests
 
 A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
@@ -76,13 +77,14 @@ class Build:
         self.count, self.name, self.folder = count, name, ROOT / folder
         self.options = options
         self.env = {**os.environ, **env}
-        self.sanitized = name == "san"
+        self.sanitized = name in ("san", "tsan")
 
     def run(self, cmd, **more):
         return subprocess.run([str(c) for c in cmd], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.env,
                               cwd=ROOT, **more)
 
-    def build(self):
+    def build(self, *targets):
+        """Everything, or only these targets."""
         start = time.monotonic()
         if (self.folder / "build.ninja").exists():
             p = self.run(["meson", "configure", self.folder, *self.options])
@@ -92,18 +94,20 @@ class Build:
             shutil.rmtree(self.folder)
             p = self.run(["meson", "setup", self.folder, ".", *self.options])
         if p.returncode == 0:
-            p = self.run(["ninja", "-C", self.folder])
+            p = self.run(["ninja", "-C", self.folder, *targets])
         ok = p.returncode == 0
         if not ok:
             print(tail(p.stdout.decode(errors="replace"), 120))
         self.count.take(f"{self.name} build ({time.monotonic() - start:.0f} s)", int(ok), [] if ok else ["does not build"])
         return ok
 
-    def c_tests(self):
+    def c_tests(self, only=None):
         listed = json.loads(subprocess.check_output(["meson", "introspect", "--tests", str(self.folder)], cwd=ROOT))
         if not listed:
             self.count.take(f"{self.name} C tests", 0, ["there are none"])
         for t in listed:
+            if only and t["name"] not in only:
+                continue
             env = {**self.env, "CMOCKA_MESSAGE_OUTPUT": "TAP", **t["env"]}
             limit = (t.get("timeout") or 30) * (10 if self.sanitized else 3)
             try:
@@ -173,6 +177,10 @@ def main():
             san.c_tests()
             san.pytest("command line", "tests/cli", "-m", "not slow")
             san.pytest("oracle", "tests/oracle", "-k", "tied and (two_images or multi_turn or gray_tall)")
+        tsan = Build(count, "tsan", "build-tsan", ["-Dbuildtype=debugoptimized", "-Db_lundef=false",
+                                                   "-Db_sanitize=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
+        if tsan.build("tests/unit/cpu/test_cpu_pool", "tests/unit/engine/test_engine_conversation"):
+            tsan.c_tests({"cpu.pool", "engine.conversation"})
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})
             if clang.build():
