@@ -54,7 +54,7 @@ def count_output(text, code):
         m = re.match(r"(?:[\w./-]+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?\s*$", line)
         summary = m or summary
     tap = re.findall(r"^(not ok|ok)\b(?: \d+)?(?: -)? ?(.*)$", text, re.M)
-    skipped = [rest for _, rest in tap if "# SKIP" in rest.upper()]
+    skipped = [rest.replace("# SKIP", "").strip() for _, rest in tap if "# SKIP" in rest.upper()]
     skipped += re.findall(r"^SKIP:? (.*)$", text, re.M)
     failed = [rest for word, rest in tap if word == "not ok" and "# SKIP" not in rest.upper()]
     if summary:

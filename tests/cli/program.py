@@ -5,10 +5,13 @@ MARGAY_BIN names the program (default build/margay). Only the standard library i
 import json
 import os
 import pathlib
+import pty
 import signal
 import struct
 import subprocess
 import zlib
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models" / "demo"
@@ -50,6 +53,14 @@ class Margay:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return subprocess.Popen([str(BIN), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env=clean_env(self.tmp_path, **(env or {})), preexec_fn=default_signals, **more)
+
+
+def open_terminal():
+    """A pseudo-terminal's two ends; skips the test where the system has none (a bare chroot)."""
+    try:
+        return pty.openpty()
+    except OSError as e:
+        pytest.skip(f"no pseudo-terminals here: {e}")
 
 
 def png(width, height, pixel):

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from program import BIN, DEMO, LIMIT, SAMPLES, clean_env, png
+from program import BIN, DEMO, LIMIT, SAMPLES, clean_env, open_terminal, png
 
 PICTURE = SAMPLES / "ocr_line_001.png"  # "$83.84", read right by the reference
 QUESTION = "What does it say?"
@@ -310,8 +310,7 @@ def test_interrupt_at_any_moment(margay):
 
 
 def test_terminal_gets_a_bar(margay, tmp_path):
-    import pty
-    master, slave = pty.openpty()
+    master, slave = open_terminal()
     p = subprocess.Popen([str(BIN), "ask", "-m", str(DEMO), str(PICTURE), QUESTION], stdout=subprocess.PIPE,
                          stderr=slave, env=clean_env(tmp_path))
     os.close(slave)

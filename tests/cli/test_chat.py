@@ -1,11 +1,12 @@
 """margay chat over pipes and on a terminal."""
 import os
+import pty
 import select
 import signal
 import subprocess
 import time
 
-from program import BIN, DEMO, LIMIT, SAMPLES, clean_env
+from program import BIN, DEMO, LIMIT, SAMPLES, clean_env, open_terminal
 
 PICTURE = SAMPLES / "ocr_line_001.png"
 
@@ -68,7 +69,8 @@ class Terminal:
 
 def test_interrupt_stops_the_answer_only(tmp_path):
     """On a terminal: ctrl-C during an answer, ctrl-C at the prompt, then a normal question, then ctrl-D."""
-    import pty
+    for fd in open_terminal():
+        os.close(fd)
     pid, fd = pty.fork()
     if pid == 0:
         os.execve(str(BIN), [str(BIN), "chat", "-m", str(DEMO), "--ignore-eos", "--no-loop-check", "-n", "20000",
