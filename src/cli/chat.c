@@ -110,8 +110,8 @@ static bool read_line(struct talk *t, char **line, size_t *cap, struct mg_buf *o
     mg_buf_free(out);
     *interrupted = false;
     for (;;) {
+        if (t->tty) mg_interrupt_wait(); /* before the prompt: whoever sees it may press ctrl-C */
         if (t->tty) fputs(out->n ? "... " : "> ", stderr);
-        if (t->tty) mg_interrupt_wait();
         ssize_t n = getline(line, cap, stdin);
         if (t->tty) *interrupted = mg_interrupt_woken();
         if (*interrupted) {

@@ -29,8 +29,8 @@ static const char *const whole[N_PART] = {
     "\"post_processor\":null",
     "\"decoder\":{\"type\":\"ByteLevel\"}",
     "\"type\":\"BPE\",\"dropout\":null",
-    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
-    "ab\":4,\"c\":5,\"abc\":6}",
+    ("\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
+     "ab\":4,\"c\":5,\"abc\":6}"),
     "\"merges\":[[\"a\",\"b\"],[\"\xC4\xA0\",\"ab\"],[\"ab\",\"c\"]]",
 };
 
