@@ -7,13 +7,14 @@ import pytest
 
 from recorded import BIN, HERE
 
-VECTORS = [json.loads(line) for line in (HERE / "tokenizer" / "vectors.jsonl").read_text().splitlines()]
+DATA = HERE.parent / "data" / "text"
+VECTORS = [json.loads(line) for line in gzip.decompress((DATA / "vectors.jsonl.gz").read_bytes()).splitlines()]
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    (folder / "tokenizer.json").write_bytes(gzip.decompress((HERE / "tokenizer" / "tokenizer.json.gz").read_bytes()))
+    (folder / "tokenizer.json").write_bytes(gzip.decompress((DATA / "tokenizer.json.gz").read_bytes()))
     stdin = "".join(json.dumps(v["text"]) + "\n" for v in VECTORS)
     p = subprocess.run([str(BIN), "tokenize", "--model", str(folder)], input=stdin.encode(), capture_output=True,
                        timeout=120)
