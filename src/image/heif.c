@@ -5,13 +5,27 @@
  * stand here. Without it the request fails with a text that says what to install. MARGAY_LIBHEIF
  * names another file to load; empty means: don't load any. libheif turns the picture itself (irot,
  * imir), so EXIF, which repeats the same turn, is not looked at.
+ *
+ * Decoding runs in a child process with limits on memory and time: a file of 600 bytes whose
+ * bitstream claims another size than its boxes made dav1d take 3.4 GB (found by fuzzing), and
+ * libheif 1.15 has no limit for that. The child writes pixels and outcome into shared memory:
+ *
+ *   struct outcome | rows [height][width][3 or 4]
  */
 #include "image/decode.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 struct heif_error {
     int code, subcode;
@@ -65,15 +79,12 @@ static void load(void) {
         {"heif_image_get_plane_readonly", &lib.plane},
     };
     const char *name = getenv("MARGAY_LIBHEIF");
-    if (!name)
-        name = "libheif.so.1";
+    if (!name) name = "libheif.so.1";
     void *so = *name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!so)
-        return;
+    if (!so) return;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         void *symbol = dlsym(so, want[i].name);
-        if (!symbol)
-            return;
+        if (!symbol) return;
         memcpy(want[i].to, &symbol, sizeof symbol);
     }
     void *limit = dlsym(so, "heif_context_set_maximum_image_size_limit");
@@ -88,10 +99,8 @@ static enum mg_status fail(struct mg_err *err, const char *what, struct heif_err
                        what);
     if (e.code == MEMORY && e.subcode == SECURITY_LIMIT)
         return mg_fail(err, MG_ERR_LIMIT, "image_too_large", "%s: over libheif's limits", what);
-    if (e.code == MEMORY)
-        return mg_fail_memory(err, "HEIF decoder");
-    if (e.code == INVALID_INPUT && e.subcode == END_OF_DATA)
-        return mg_image_truncated(err, what);
+    if (e.code == MEMORY) return mg_fail_memory(err, "HEIF decoder");
+    if (e.code == INVALID_INPUT && e.subcode == END_OF_DATA) return mg_image_truncated(err, what);
     return mg_image_damaged(err, what, "libheif refuses it");
 }
 
@@ -103,10 +112,8 @@ static bool complete(const uint8_t *data, size_t n) {
         uint64_t size = mg_be32(data + at);
         if (size == 1 && n - at >= 16)
             size = (uint64_t)mg_be32(data + at + 8) << 32 | mg_be32(data + at + 12);
-        if (size == 0)
-            return true; /* up to the end */
-        if (size < 8 || size > n - at)
-            return size < 8;
+        if (size == 0) return true; /* up to the end */
+        if (size < 8 || size > n - at) return size < 8;
         at += (size_t)size;
     }
     return true;
@@ -126,24 +133,18 @@ static enum mg_status open_file(const uint8_t *data, size_t n, const struct mg_i
                        "%s: convert the picture to JPEG, or install libheif (libheif1 in Debian "
                        "and Ubuntu) on the machine that runs margay",
                        what);
-    if (!complete(data, n))
-        return mg_image_truncated(err, what);
+    if (!complete(data, n)) return mg_image_truncated(err, what);
     j->context = lib.context_alloc();
-    if (!j->context)
-        return mg_fail_memory(err, "HEIF decoder");
+    if (!j->context) return mg_fail_memory(err, "HEIF decoder");
     struct heif_error e = lib.read(j->context, data, n, NULL);
-    if (e.code == 0)
-        e = lib.primary(j->context, &j->handle);
+    if (e.code == 0) e = lib.primary(j->context, &j->handle);
     return e.code == 0 ? MG_OK : fail(err, what, e);
 }
 
 static void close_file(struct job *j) {
-    if (j->image)
-        lib.image_release(j->image);
-    if (j->handle)
-        lib.handle_release(j->handle);
-    if (j->context)
-        lib.context_free(j->context);
+    if (j->image) lib.image_release(j->image);
+    if (j->handle) lib.handle_release(j->handle);
+    if (j->context) lib.context_free(j->context);
 }
 
 enum mg_status mg_heif_probe(const uint8_t *data, size_t n, struct mg_image_info *info,
@@ -161,37 +162,99 @@ enum mg_status mg_heif_probe(const uint8_t *data, size_t n, struct mg_image_info
     return s;
 }
 
+enum { CHILD_BASE = 256 << 20, CHILD_PER_PIXEL = 40, CHILD_SECONDS = 60 };
+
+/* What the child tells. */
+struct outcome {
+    bool told;         /* it came to an end */
+    struct mg_err err; /* status MG_OK: the rows are there */
+};
+
+/* Address space for what is there and for decoding n_pixel more; processor time; no terminal
+ * signals. */
+static void limit_child(size_t n_pixel) {
+    unsigned long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f) {
+        if (fscanf(f, "%lu", &pages) != 1) pages = 0;
+        fclose(f);
+    }
+    rlim_t more = (rlim_t)CHILD_BASE + (rlim_t)CHILD_PER_PIXEL * n_pixel;
+    struct rlimit memory = {0}, cpu = {CHILD_SECONDS, CHILD_SECONDS}, core = {0, 0};
+    memory.rlim_cur = memory.rlim_max = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+    if (pages) setrlimit(RLIMIT_AS, &memory);
+    setrlimit(RLIMIT_CPU, &cpu);
+    setrlimit(RLIMIT_CORE, &core);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_DFL);
+}
+
+/* In the child: decodes and copies the rows out. */
+static enum mg_status decode_rows(struct job *j, const struct mg_image_info *info, uint8_t *rows,
+                                  struct mg_err *err) {
+    const char *what = mg_image_format_name(info->format);
+    void *image = NULL;
+    int stride = 0;
+    struct heif_error e = lib.decode(j->handle, &image, COLORSPACE_RGB,
+                                     info->has_alpha ? CHROMA_RGBA : CHROMA_RGB, NULL);
+    j->image = image;
+    if (e.code != 0) return fail(err, what, e);
+    const uint8_t *p = lib.plane(image, CHANNEL_INTERLEAVED, &stride);
+    size_t row = (size_t)info->width * (info->has_alpha ? 4 : 3);
+    if (!p || stride <= 0 || (size_t)stride < row ||
+        lib.image_width(image, CHANNEL_INTERLEAVED) != (int)info->width ||
+        lib.image_height(image, CHANNEL_INTERLEAVED) != (int)info->height)
+        return mg_image_damaged(err, what, "the picture has another size than its header");
+    for (size_t y = 0; y < info->height; y++) memcpy(rows + y * row, p + y * (size_t)stride, row);
+    return MG_OK;
+}
+
+/* Runs decode_rows in a child; the outcome and the rows lie in `shared`. */
+static enum mg_status decode_apart(struct job *j, const struct mg_image_info *info,
+                                   struct outcome *shared, struct mg_err *err) {
+    const char *what = mg_image_format_name(info->format);
+    pid_t child = fork(), got;
+    if (child < 0)
+        return mg_fail(err, MG_ERR_MEMORY, "out_of_memory",
+                       "%s: can't start a process to decode it", what);
+    if (child == 0) {
+        limit_child((size_t)info->width * info->height);
+        decode_rows(j, info, (uint8_t *)(shared + 1), &shared->err);
+        shared->told = true;
+        _exit(0);
+    }
+    int status = 0;
+    do got = waitpid(child, &status, 0);
+    while (got < 0 && errno == EINTR);
+    if (!shared->told)
+        return mg_image_damaged(err, what, "its decoder failed or went over its limits");
+    if (shared->err.status != MG_OK)
+        return mg_fail(err, shared->err.status, shared->err.code, "%s", shared->err.text);
+    return MG_OK;
+}
+
 enum mg_status mg_heif_decode(const uint8_t *data, size_t n, const struct mg_image_options *o,
                               const struct mg_image_info *info, struct mg_raster *raster,
                               struct mg_err *err) {
-    const char *what = mg_image_format_name(info->format);
     struct job j = {0};
-    void *image = NULL;
-    int stride = 0;
+    struct outcome *shared = MAP_FAILED;
+    size_t row = (size_t)info->width * (info->has_alpha ? 4 : 3), bytes = 0;
     enum mg_status s = open_file(data, n, info, &j, err);
-    if (s != MG_OK)
-        goto out;
-    if (lib.limit)
-        lib.limit(j.context, (int)mg_min_size(o->limits.max_side, 1 << 20));
-    struct heif_error e = lib.decode(j.handle, &image, COLORSPACE_RGB,
-                                     info->has_alpha ? CHROMA_RGBA : CHROMA_RGB, NULL);
-    j.image = image;
-    if (e.code != 0) {
-        s = fail(err, what, e);
-        goto out;
-    }
-    const uint8_t *p = lib.plane(image, CHANNEL_INTERLEAVED, &stride);
-    if (!p || stride <= 0 || lib.image_width(image, CHANNEL_INTERLEAVED) != (int)info->width ||
-        lib.image_height(image, CHANNEL_INTERLEAVED) != (int)info->height) {
-        s = mg_image_damaged(err, what, "the picture has another size than its header");
-        goto out;
-    }
+    if (s != MG_OK) goto out;
+    if (lib.limit) lib.limit(j.context, (int)mg_min_size(o->limits.max_side, 1 << 20));
+    if (mg_mul_size(row, info->height, &bytes) && mg_add_size(bytes, sizeof *shared, &bytes))
+        shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    s = shared == MAP_FAILED ? mg_fail_memory(err, "HEIF picture")
+                             : decode_apart(&j, info, shared, err);
+    if (s != MG_OK) goto out;
+    const uint8_t *p = (const uint8_t *)(shared + 1);
     if (info->has_alpha)
-        mg_raster_put_rgba(raster, 0, 0, info->width, info->height, p, (size_t)stride,
-                           o->background);
+        mg_raster_put_rgba(raster, 0, 0, info->width, info->height, p, row, o->background);
     else
-        mg_raster_put(raster, 0, 0, info->width, info->height, p, (size_t)stride);
+        mg_raster_put(raster, 0, 0, info->width, info->height, p, row);
 out:
+    if (shared != MAP_FAILED) munmap(shared, bytes);
     close_file(&j);
     return s;
 }
