@@ -226,6 +226,65 @@ static void test_not_finite(void **state) {
     mg_engine_close(e);
 }
 
+static uint32_t random_state;
+static uint32_t next_random(void) {
+    random_state = random_state * 1664525u + 1013904223u;
+    return random_state >> 8;
+}
+
+/* A 24-bit BMP of noise, or of a smooth ramp. Free with free(). */
+static uint8_t *make_bmp(uint32_t w, uint32_t h, bool noise, size_t *n) {
+    size_t stride = (3 * (size_t)w + 3) / 4 * 4;
+    *n = 54 + stride * h;
+    uint8_t *bmp = calloc(*n, 1);
+    uint32_t head[] = {(uint32_t)*n, 0, 54, 40, w, h, 1 | 24 << 16};
+    bmp[0] = 'B';
+    bmp[1] = 'M';
+    memcpy(bmp + 2, head, sizeof head);
+    for (uint32_t y = 0; y < h; y++)
+        for (uint32_t i = 0; i < 3 * w; i++)
+            bmp[54 + y * stride + i] =
+                (uint8_t)(noise ? next_random() : 255 * (uint64_t)(y + i) / (h + 3 * w));
+    return bmp;
+}
+
+static double cosine(const float *a, const float *b, size_t n) {
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return ab / sqrt(aa * bb);
+}
+
+/* Fault 14: 500 sizes, every feature finite (else encoding fails), bf16 close to f32. */
+static void test_sizes(void **state) {
+    (void)state;
+    mg_engine *e16 = open_engine(NULL, MG_WEIGHTS_BF16, 0, 2, 0);
+    mg_engine *e32 = open_engine(NULL, MG_WEIGHTS_F32, 0, 2, 0);
+    random_state = 14;
+    for (int i = 0; i < 500; i++) {
+        uint32_t w = 1 + next_random() % 1100, h = 1 + next_random() % 600;
+        if (w > 200 * h || h > 200 * w) continue;
+        size_t n;
+        uint8_t *bmp = make_bmp(w, h, i % 2, &n);
+        struct mg_err err = {0};
+        mg_chat *a = open_chat(e16), *b = open_chat(e32);
+        if (mg_chat_add_image(a, bmp, n, &err) || mg_chat_add_image(b, bmp, n, &err) ||
+            mg_chat_encode(a, 0, NULL, &err) || mg_chat_encode(b, 0, NULL, &err))
+            fail_msg("%u x %u: %s", w, h, err.text);
+        const struct mg_picture *p = &a->image[0].picture, *q = &b->image[0].picture;
+        double c = cosine(p->row, q->row, p->n_map * p->n_token * p->width);
+        if (!(c >= 0.999)) fail_msg("%u x %u: cosine %g", w, h, c);
+        mg_chat_close(a);
+        mg_chat_close(b);
+        free(bmp);
+    }
+    mg_engine_close(e16);
+    mg_engine_close(e32);
+}
+
 /* Fault 38: found before anything is encoded; the conversation goes on afterwards. */
 static void test_context(void **state) {
     (void)state;
@@ -328,14 +387,11 @@ static void test_decode_allocates_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunks_ref),
-                                       cmocka_unit_test(test_chunks_best),
-                                       cmocka_unit_test(test_company),
-                                       cmocka_unit_test(test_reuse),
-                                       cmocka_unit_test(test_second_question),
-                                       cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_context),
-                                       cmocka_unit_test(test_cancel),
-                                       cmocka_unit_test(test_decode_allocates_nothing)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chunks_ref),      cmocka_unit_test(test_chunks_best),
+        cmocka_unit_test(test_company),         cmocka_unit_test(test_reuse),
+        cmocka_unit_test(test_second_question), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_sizes),           cmocka_unit_test(test_context),
+        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_decode_allocates_nothing)};
     return cmocka_run_group_tests_name("engine.conversation", tests, NULL, NULL);
 }
