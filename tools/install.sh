@@ -57,7 +57,7 @@ fi
 
 try() { # up to three times; the network fails now and then
     for pause in 2 10 0; do
-        "$@" >&2 && return 0
+        "$@" >&2 </dev/null && return 0
         sleep $pause
     done
     echo "install.sh: failed: $*" >&2
