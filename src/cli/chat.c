@@ -112,7 +112,7 @@ static bool read_line(struct talk *t, char **line, size_t *cap, struct mg_buf *o
     for (;;) {
         if (t->tty) mg_interrupt_wait(); /* before the prompt: whoever sees it may press ctrl-C */
         if (t->tty) fputs(out->n ? "... " : "> ", stderr);
-        ssize_t n = getline(line, cap, stdin);
+        ssize_t n = t->tty && !mg_interrupt_input() ? -1 : getline(line, cap, stdin);
         if (t->tty) *interrupted = mg_interrupt_woken();
         if (*interrupted) {
             clearerr(stdin);

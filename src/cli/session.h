@@ -45,6 +45,8 @@ void mg_interrupt_begin(mg_chat *chat);
 bool mg_interrupt_end(void); /* true when it was interrupted */
 /* From here ctrl-C interrupts a blocking read with EINTR instead of ending the process. */
 void mg_interrupt_wait(void);
+/* Between the two: waits until standard input has something; false: a signal came first. */
+bool mg_interrupt_input(void);
 bool mg_interrupt_woken(void); /* since mg_interrupt_wait; disarms that again */
 
 struct mg_progress {

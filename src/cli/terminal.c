@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -64,6 +65,20 @@ bool mg_interrupt_end(void) {
 void mg_interrupt_wait(void) {
     interrupted = 0;
     mode = MODE_WAKE;
+}
+
+bool mg_interrupt_input(void) {
+    /* A signal between the prompt and the read would be lost; ppoll lets it in only while it
+     * waits. */
+    sigset_t ints, before;
+    sigemptyset(&ints);
+    sigaddset(&ints, SIGINT);
+    sigaddset(&ints, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ints, &before);
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (!interrupted && ppoll(&in, 1, NULL, &before) < 0 && errno == EINTR) continue;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !interrupted;
 }
 
 bool mg_interrupt_woken(void) {
