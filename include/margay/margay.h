@@ -15,7 +15,7 @@
  * Threads: an engine runs one answer at a time; calls on it and its chats come from one thread,
  * except mg_chat_cancel, which any thread or signal handler may call. Text is UTF-8, sizes are
  * bytes, times are milliseconds. Every function that returns a status fills `err` (may be NULL) on
- * failure.
+ * failure; one that is already filled is kept, so zero it before using it again.
  */
 #ifndef MARGAY_MARGAY_H
 #define MARGAY_MARGAY_H
@@ -46,7 +46,7 @@ struct mg_engine_options {
     enum mg_weight_mode weights;
     int n_thread;   /* 0: as many as affinity, cgroup quota and physical cores allow */
     size_t context; /* most tokens of prompt and answer; 0: 8192, at most the model's own limit */
-    size_t prefill_chunk;    /* prompt tokens per pass; 0: 256. Only time and memory depend on it */
+    size_t prefill_chunk;    /* prompt tokens per pass; 0: 512. Only time and memory depend on it */
     bool model_image_limits; /* pixel limits of the model's own files instead of image_max_tokens */
     size_t image_min_tokens, image_max_tokens; /* per picture; 0: the model's least, and 1024 */
     size_t max_image_bytes;                    /* of one picture file; 0: 64 MiB */
@@ -157,7 +157,10 @@ struct mg_answer {
 };
 
 /* Generates the answer to the conversation so far and appends it as an assistant turn.
- * MG_ERR_CONTEXT is found before anything is computed. On failure the conversation is as before.
+ * MG_ERR_CONTEXT is found before anything is computed. On failure the conversation is as before:
+ * the question still stands, and text added next joins its turn. Stopped before the first token it
+ * fails with MG_ERR_CANCELLED; later it succeeds with finish reason "cancelled" and keeps what was
+ * said.
  * options NULL: init's; event and out may be NULL. */
 enum mg_status mg_chat_answer(mg_chat *chat, const struct mg_answer_options *options,
                               mg_event_fn *event, void *user, struct mg_answer *out,

@@ -23,6 +23,7 @@ struct talk {
     bool tty;    /* standard input is a terminal */
     bool failed; /* something went wrong on the way */
     bool quit;
+    bool unanswered; /* the last question stands without an answer; the next joins its turn */
 };
 
 static void complain(struct talk *t, const struct mg_err *err) {
@@ -33,6 +34,7 @@ static void complain(struct talk *t, const struct mg_err *err) {
 static enum mg_status restart(struct talk *t, struct mg_err *err) {
     mg_chat_close(t->chat);
     t->chat = NULL;
+    t->unanswered = false;
     enum mg_status st = mg_chat_open(t->engine, &t->chat, err);
     const char *system = mg_opt_text(t->o, MG_OPT_SYSTEM_PROMPT, NULL);
     if (!st && system) st = mg_chat_add_text(t->chat, MG_SYSTEM, system, err);
@@ -86,8 +88,12 @@ static enum mg_status turn(struct talk *t, const char *text, size_t n, struct mg
     struct mg_run run = {.progress = &t->progress, .stream = true};
     struct mg_answer answer;
     struct mg_err own = {0};
-    enum mg_status st = mg_chat_add_text_n(t->chat, MG_USER, text, n, &own);
-    if (!st) st = mg_session_answer(t->chat, &t->options, &run, &answer, &own);
+    enum mg_status st = t->unanswered ? mg_chat_add_text(t->chat, MG_USER, "\n", &own) : MG_OK;
+    if (!st) st = mg_chat_add_text_n(t->chat, MG_USER, text, n, &own);
+    if (!st) {
+        st = mg_session_answer(t->chat, &t->options, &run, &answer, &own);
+        t->unanswered = st && !answer.text;
+    }
     if (run.write_status) return mg_fail(err, run.write_status, own.code, "%s", own.text);
     if ((!st || run.any) && (!run.any || run.last != '\n')) {
         enum mg_status wrote = mg_write(STDOUT_FILENO, "\n", 1, err);
@@ -97,7 +103,8 @@ static enum mg_status turn(struct talk *t, const char *text, size_t n, struct mg
         fputs("margay: stopped\n", stderr);
     else if (st) {
         complain(t, &own);
-        if (st == MG_ERR_CONTEXT) fputs("margay: /clear begins anew\n", stderr);
+        if (st == MG_ERR_CONTEXT || st == MG_ERR_NUMERIC)
+            fputs("margay: /clear begins anew\n", stderr);
     }
     if (st == MG_ERR_CANCELLED && !t->tty) return mg_fail(err, st, "interrupted", "interrupted");
     return MG_OK;

@@ -164,7 +164,7 @@ static enum mg_status read_prompt(struct run *r, size_t cached, struct mg_err *e
 static bool release(struct run *r, int32_t token) {
     if (r->ready.failed || !mg_buf_add(&r->chat->answer_text, r->ready.data, r->ready.n))
         return false;
-    if (r->ready.n && r->event) {
+    if (r->ready.n && r->event && !r->stopped) { /* who has said stop is left alone */
         struct mg_event e = {.kind = MG_EVENT_TEXT,
                              .stage = MG_STAGE_DECODE,
                              .text = (char *)r->ready.data,
@@ -311,6 +311,7 @@ enum mg_status mg_chat_answer(mg_chat *chat, const struct mg_answer_options *opt
                     .user = user,
                     .answer = &answer};
     chat->answer_text.n = 0;
+    chat->answer_text.failed = false; /* an earlier answer may have run out of memory */
     chat->answer_ids.n = 0;
     chat->engine->compute.tick = tick;
     chat->engine->compute.tick_user = &r;

@@ -151,7 +151,8 @@ enum mg_status mg_trace_run(mg_engine *e, const struct mg_trace_turn *turn, size
     enum mg_status status = mg_chat_open(e, &t.chat, err);
     if (status == MG_OK) status = add_turns(&t, turn, n_turn);
     if (status == MG_OK) status = mg_layout_make(t.chat, &t.layout, err);
-    if (status == MG_OK && t.layout.n + max_tokens > e->options.context)
+    if (status == MG_OK &&
+        (t.layout.n > e->options.context || max_tokens > e->options.context - t.layout.n))
         status = mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
                          "%zu prompt tokens and %zu more don't fit into %zu", t.layout.n,
                          max_tokens, e->options.context);

@@ -124,10 +124,8 @@ static void run_rows_task(void *arg, size_t task, size_t thread) {
 
 void mg_compute_rows(struct mg_compute *c, mg_rows_fn *fn, void *arg, size_t m) {
     struct rows_job job = {c, fn, arg, m};
-    if (m <= ROW_BLOCK) {
-        if (m) fn(c, arg, 0, m);
-        return;
-    }
+    /* One block runs on the caller, but as a job: with denormals off like any other number of rows.
+     */
     mg_pool_run(c->pool, run_rows_task, &job, (m + ROW_BLOCK - 1) / ROW_BLOCK);
 }
 

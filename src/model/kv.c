@@ -23,11 +23,10 @@ enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, 
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     if (p == MAP_FAILED)
-        return mg_fail(
-            err, MG_ERR_MEMORY, "out_of_memory",
-            "no address space (%zu MiB) for the keys and values of %zu tokens; a smaller "
-            "context needs less",
-            bytes >> 20, capacity);
+        return mg_fail(err, MG_ERR_MEMORY, "out_of_memory",
+                       "can't reserve %zu MiB for the keys and values of %zu tokens (ulimit -v, or "
+                       "vm.overcommit_memory 2); a smaller context needs less",
+                       bytes >> 20, capacity);
     kv->data = p;
     kv->bytes = bytes;
     return MG_OK;

@@ -33,6 +33,15 @@ def test_bad_picture_does_not_end_it(margay, tmp_path):
     assert p.stdout == "$83.84\n" and p.returncode == 1 and "none" in p.stderr
 
 
+def test_unanswered_question_is_a_line_of_its_own(margay):
+    """A question that got no answer stays in the turn, apart from the next one."""
+    one, two = ("one " * 25).strip(), "What?"
+    p = margay("chat", "-m", DEMO, "-c", "24", stdin=f"{one}\n{two}\n".encode())
+    q = margay("chat", "-m", DEMO, "-c", "24", stdin=f"{one}\\\n{two}\n".encode())
+    last = [line for line in p.stderr.splitlines() if "the prompt has" in line][1]
+    assert p.returncode == 1 and last in q.stderr
+
+
 def test_picture_arguments(margay, tmp_path):
     p = margay("chat", "-m", DEMO, tmp_path / "none.png", stdin=b"hello\n")
     assert p.returncode == 1 and "none.png" in p.stderr and p.stdout == ""

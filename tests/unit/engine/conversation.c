@@ -365,6 +365,35 @@ static void test_cancel(void **state) {
 }
 
 /* Once it has run, a decode step takes no memory. */
+/* An answer that ran out of memory leaves the conversation as it was, and the next one works. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    mg_engine *e = open_engine("ref", MG_WEIGHTS_F32, 16, 1, 0);
+    struct mg_answer_options o;
+    struct mg_answer a;
+    struct mg_err err = {0};
+    mg_answer_options_init(&o);
+    o.max_tokens = 8;
+    o.ignore_end = o.no_loop_check = true;
+    mg_chat *other = open_chat(e), *chat = open_chat(e);
+    fill(other);
+    fill(chat);
+    assert_int_equal(mg_chat_answer(other, &o, NULL, NULL, &a, &err), MG_OK);
+    assert_in_range(a.n_text, 2, 1000);
+    size_t turns = chat->n_turn;
+    struct mg_answer b;
+    chat->answer_text.max = 1;
+    assert_int_equal(mg_chat_answer(chat, &o, NULL, NULL, &b, &err), MG_ERR_MEMORY);
+    assert_int_equal(chat->n_turn, turns);
+    mg_err_clear(&err);
+    chat->answer_text.max = 0;
+    assert_int_equal(mg_chat_answer(chat, &o, NULL, NULL, &b, &err), MG_OK);
+    assert_string_equal(a.text, b.text);
+    mg_chat_close(other);
+    mg_chat_close(chat);
+    mg_engine_close(e);
+}
+
 static void test_decode_allocates_nothing(void **state) {
     (void)state;
     mg_engine *e = open_engine(NULL, MG_WEIGHTS_BF16, 0, 2, 0);
@@ -392,6 +421,7 @@ int main(void) {
         cmocka_unit_test(test_company),         cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_second_question), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_sizes),           cmocka_unit_test(test_context),
-        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_decode_allocates_nothing)};
+        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_decode_allocates_nothing)};
     return cmocka_run_group_tests_name("engine.conversation", tests, NULL, NULL);
 }
