@@ -364,7 +364,6 @@ static void test_cancel(void **state) {
     mg_engine_close(e);
 }
 
-/* Once it has run, a decode step takes no memory. */
 /* An answer that ran out of memory leaves the conversation as it was, and the next one works. */
 static void test_out_of_memory(void **state) {
     (void)state;
@@ -375,10 +374,10 @@ static void test_out_of_memory(void **state) {
     mg_answer_options_init(&o);
     o.max_tokens = 8;
     o.ignore_end = o.no_loop_check = true;
-    mg_chat *other = open_chat(e), *chat = open_chat(e);
-    fill(other);
+    mg_chat *untroubled = open_chat(e), *chat = open_chat(e);
+    fill(untroubled);
     fill(chat);
-    assert_int_equal(mg_chat_answer(other, &o, NULL, NULL, &a, &err), MG_OK);
+    assert_int_equal(mg_chat_answer(untroubled, &o, NULL, NULL, &a, &err), MG_OK);
     assert_in_range(a.n_text, 2, 1000);
     size_t turns = chat->n_turn;
     struct mg_answer b;
@@ -389,11 +388,12 @@ static void test_out_of_memory(void **state) {
     chat->answer_text.max = 0;
     assert_int_equal(mg_chat_answer(chat, &o, NULL, NULL, &b, &err), MG_OK);
     assert_string_equal(a.text, b.text);
-    mg_chat_close(other);
+    mg_chat_close(untroubled);
     mg_chat_close(chat);
     mg_engine_close(e);
 }
 
+/* Once it has run, a decode step takes no memory. */
 static void test_decode_allocates_nothing(void **state) {
     (void)state;
     mg_engine *e = open_engine(NULL, MG_WEIGHTS_BF16, 0, 2, 0);
@@ -416,12 +416,16 @@ static void test_decode_allocates_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks_ref),      cmocka_unit_test(test_chunks_best),
-        cmocka_unit_test(test_company),         cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_second_question), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_sizes),           cmocka_unit_test(test_context),
-        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_decode_allocates_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunks_ref),
+                                       cmocka_unit_test(test_chunks_best),
+                                       cmocka_unit_test(test_company),
+                                       cmocka_unit_test(test_reuse),
+                                       cmocka_unit_test(test_second_question),
+                                       cmocka_unit_test(test_not_finite),
+                                       cmocka_unit_test(test_sizes),
+                                       cmocka_unit_test(test_context),
+                                       cmocka_unit_test(test_cancel),
+                                       cmocka_unit_test(test_out_of_memory),
+                                       cmocka_unit_test(test_decode_allocates_nothing)};
     return cmocka_run_group_tests_name("engine.conversation", tests, NULL, NULL);
 }
