@@ -34,6 +34,13 @@ static void trim_partial_utf8(char *s, size_t cap, int wrote) {
     if (n - (i - 1) < need) s[i - 1] = '\0';
 }
 
+void mg_text_defuse(char *s) {
+    for (unsigned char *p = (unsigned char *)s; *p; p++) {
+        if (*p < 0x20 || *p == 0x7F) *p = '?';
+        if (*p == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) p[0] = p[1] = '?';
+    }
+}
+
 enum mg_status mg_fail(struct mg_err *err, enum mg_status status, const char *code, const char *fmt,
                        ...) {
     if (!err || err->status != MG_OK) return status;
@@ -44,6 +51,7 @@ enum mg_status mg_fail(struct mg_err *err, enum mg_status status, const char *co
     int wrote = vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
     trim_partial_utf8(err->text, sizeof err->text, wrote);
+    mg_text_defuse(err->text);
     return status;
 }
 
@@ -68,6 +76,7 @@ void mg_err_prefix(struct mg_err *err, const char *fmt, ...) {
     trim_partial_utf8(head, sizeof head, wrote);
     wrote = snprintf(all, sizeof all, "%s: %s", head, err->text);
     trim_partial_utf8(all, sizeof all, wrote);
+    mg_text_defuse(all);
     memcpy(err->text, all, sizeof all);
 }
 

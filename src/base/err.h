@@ -29,6 +29,10 @@ enum mg_status mg_fail_errno(struct mg_err *err, const char *what, const char *p
 /* Puts "PREFIX: " before the text of an error already set (a file or picture name). */
 void mg_err_prefix(struct mg_err *err, const char *fmt, ...) MG_PRINTF(2, 3);
 
+/* Control characters become '?': a file's name must not command the terminal that reads of it.
+ * mg_fail and mg_err_prefix do it to their texts. */
+void mg_text_defuse(char *s);
+
 void mg_err_clear(struct mg_err *err);
 
 #endif

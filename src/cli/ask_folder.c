@@ -206,7 +206,10 @@ static enum mg_status ask_all(struct batch *b, struct mg_err *err) {
             b->n_skipped++;
             continue;
         }
-        mg_progress_say(&line, "[%zu/%zu] %s", i + 1, b->n_name, b->name[i]);
+        char shown[256]; /* a file name has at most 255 bytes */
+        snprintf(shown, sizeof shown, "%s", b->name[i]);
+        mg_text_defuse(shown);
+        mg_progress_say(&line, "[%zu/%zu] %s", i + 1, b->n_name, shown);
         mg_progress_clear(&line);
         st = ask_one(b, engine, &options, b->name[i], err);
     }

@@ -45,6 +45,8 @@ static enum mg_status read_part(struct mg_options *o, json_t *from, size_t messa
         return wrong(err, message, "a part is neither {type: text, text} nor {type: image, image}");
     const char *name = json_string_value(image), *folder = mg_opt_text(o, MG_OPT_IMAGES, NULL);
     char path[4096];
+    if (strlen(name) != json_string_length(image) || strlen(name) >= sizeof path)
+        return wrong(err, message, "the path of a picture has a zero byte or is too long");
     if (!folder || name[0] == '/')
         snprintf(path, sizeof path, "%s", name);
     else if (mg_path_join(path, sizeof path, folder, name, err))

@@ -116,6 +116,19 @@ static void bind_vision(struct binder *b) {
     }
 }
 
+/* A configuration with fewer blocks than the file would leave out the last ones without a word. */
+static void refuse_more(struct binder *b, const char *list, size_t n, const char *setting) {
+    for (size_t i = 0; b->status == MG_OK && i < mg_weights_count(b->model->weights); i++) {
+        const char *name = mg_weights_at(b->model->weights, i)->name;
+        size_t len = strlen(list);
+        if (strncmp(name, list, len) != 0 || name[len] < '0' || name[len] > '9') continue;
+        if (strtoull(name + len, NULL, 10) >= n)
+            b->status = mg_fail(b->err, MG_ERR_FORMAT, "tensor_unexpected",
+                                "config.json says %s %zu, but the weights have %.120s", setting, n,
+                                name);
+    }
+}
+
 static void bind_layers(struct binder *b) {
     struct mg_model *model = b->model;
     const struct mg_text_config *c = &model->config.text;
@@ -193,6 +206,10 @@ enum mg_status mg_model_open(const char *folder, struct mg_model **out, struct m
     if (b.status == MG_OK) bind_vision(&b);
     if (b.status == MG_OK) bind_layers(&b);
     if (b.status == MG_OK) bind_head(&b);
+    refuse_more(&b, TEXT "layers.", model->config.text.n_layer, "num_hidden_layers");
+    refuse_more(&b, VISION "blocks.", model->config.vision.depth, "depth");
+    refuse_more(&b, VISION "deepstack_merger_list.", model->config.vision.n_deepstack,
+                "a number of deepstack_visual_indexes of");
     if (b.status == MG_OK) {
         const struct mg_text_config *c = &model->config.text;
         model->rope_freq = mg_arena_alloc(&model->arena, c->head_dim / 2, sizeof(float));

@@ -1,4 +1,5 @@
 """margay ask from the outside: what it prints, what it refuses, and how it stops."""
+import json
 import os
 import pathlib
 import resource
@@ -142,6 +143,28 @@ def test_missing_things(margay, tmp_path):
     failed(margay("ask", "-m", tmp_path, "x"), "config.json")
     failed(margay("ask", "-m", DEMO, "-f", tmp_path / "q", PICTURE), "No such file")
     failed(margay("ask", "-m", DEMO / "config.json", "x"), "config.json")
+
+
+def test_name_does_not_command_the_terminal(margay):
+    p = margay("ask", "-m", DEMO, "none\n\x1b[31m.png", QUESTION)
+    failed(p, "can't read none??[31m.png")
+    assert "\x1b" not in p.stderr
+
+
+@pytest.mark.parametrize("part, name, less", [
+    ("text_config", "num_hidden_layers", lambda n: n - 1),
+    ("vision_config", "depth", lambda n: n - 1),
+    ("vision_config", "deepstack_visual_indexes", lambda a: a[:-1]),
+])
+def test_weights_with_more_blocks_than_the_config(margay, tmp_path, part, name, less):
+    for file in DEMO.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((DEMO / "config.json").read_text())
+    config[part][name] = less(config[part][name])
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    failed(margay("ask", "-m", tmp_path, PICTURE, QUESTION), "config.json", name)
 
 
 def test_folder_as_picture(margay, tmp_path):

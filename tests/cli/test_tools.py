@@ -65,6 +65,8 @@ def test_tokenize_full_disk():
     ('{"messages": [{"role": "user", "content": "x"}, {"role": "user"}]}', "message 2: content"),
     ('{"messages": [{"role": "user", "content": [{"type": "sound"}]}]}', "message 1: a part"),
     ('{"messages": [{"role": "user", "content": [{"type": "image", "image": "none.png"}]}]}', "none.png"),
+    ('{"messages": [{"role": "user", "content": [{"type": "image", "image": "none.png\\u0000x"}]}]}', "zero byte"),
+    ('{"messages": [{"role": "user", "content": [{"type": "image", "image": "/' + "x" * 5000 + '"}]}]}', "too long"),
     ('{"messages": [{"role": "user", "content": [3]}]}', "message 1: a part"),
 ])
 def test_trace_refuses(margay, tmp_path, messages, word):

@@ -88,6 +88,14 @@ static void long_texts_are_cut_between_characters(void **state) {
         }
 }
 
+static void control_characters_are_shown_as_marks(void **state) {
+    struct mg_err err = {0};
+    mg_fail(&err, MG_ERR_FORMAT, "c", "%s", "a\033[31m\nb\x7F\xC2\x9B\xC2\xA9\xC2");
+    assert_string_equal(err.text, "a?[31m?b???\xC2\xA9\xC2");
+    mg_err_prefix(&err, "%s", "x\r");
+    assert_string_equal(err.text, "x?: a?[31m?b???\xC2\xA9\xC2");
+}
+
 static void every_status_has_a_name(void **state) {
     for (int i = MG_OK; i <= MG_ERR_MEMORY; i++) {
         assert_string_not_equal(mg_status_name((enum mg_status)i), "unknown status");
@@ -104,6 +112,7 @@ int main(void) {
         cmocka_unit_test(errno_becomes_a_status),
         cmocka_unit_test(prefix_is_put_before),
         cmocka_unit_test(long_texts_are_cut_between_characters),
+        cmocka_unit_test(control_characters_are_shown_as_marks),
         cmocka_unit_test(every_status_has_a_name),
     };
     return cmocka_run_group_tests_name("base.err", tests, NULL, NULL);
