@@ -96,6 +96,7 @@ void mg_session_prepare(void) {
             open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
             break;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write() */
 }
 
 enum mg_status mg_write(int fd, const void *data, size_t n, struct mg_err *err) {

@@ -123,9 +123,9 @@ static void refuse_more(struct binder *b, const char *list, size_t n, const char
         size_t len = strlen(list);
         if (strncmp(name, list, len) != 0 || name[len] < '0' || name[len] > '9') continue;
         if (strtoull(name + len, NULL, 10) >= n)
-            b->status = mg_fail(b->err, MG_ERR_FORMAT, "tensor_unexpected",
-                                "config.json says %s %zu, but the weights have %.120s", setting, n,
-                                name);
+            b->status =
+                mg_fail(b->err, MG_ERR_FORMAT, "tensor_unexpected",
+                        "config.json says %s %zu, but the weights have %.120s", setting, n, name);
     }
 }
 

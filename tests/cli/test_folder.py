@@ -1,6 +1,7 @@
 """ask --folder: one line a picture, bad ones too; a second run goes on where the first stopped."""
 import json
 import os
+import resource
 import signal
 import time
 
@@ -82,6 +83,13 @@ def test_foreign_file_is_not_touched(margay, tmp_path):
 def test_full_output(margay, tmp_path):
     p = margay("ask", "-m", DEMO, "--folder", make(tmp_path, 1), "-o", "/dev/full", QUESTION)
     assert p.returncode == 1 and "No space left" in p.stderr
+
+
+def test_limit_on_file_sizes(margay, tmp_path):
+    out = tmp_path / "out.jsonl"
+    p = margay("ask", "-m", DEMO, "--folder", make(tmp_path), "-o", out, QUESTION,
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    assert p.returncode == 1 and "File too large" in p.stderr, p.stderr
 
 
 def test_no_pictures(margay, tmp_path):
