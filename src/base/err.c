@@ -37,6 +37,7 @@ static void trim_partial_utf8(char *s, size_t cap, int wrote) {
 void mg_text_defuse(char *s) {
     for (unsigned char *p = (unsigned char *)s; *p; p++) {
         if (*p < 0x20 || *p == 0x7F) *p = '?';
+        /* U+0080..U+009F are control characters too, C2 80..9F in UTF-8. */
         if (*p == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) p[0] = p[1] = '?';
     }
 }

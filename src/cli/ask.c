@@ -188,11 +188,9 @@ static enum mg_status ask(struct input *in, mg_engine *engine, struct mg_err *er
     struct mg_answer_options options;
     mg_progress_init(&progress, o);
     mg_session_answer_options(o, engine, &options);
-    enum mg_status st = mg_chat_open(engine, &chat, err);
-    const char *system = mg_opt_text(o, MG_OPT_SYSTEM_PROMPT, NULL);
-    if (!st && system) st = mg_chat_add_text(chat, MG_SYSTEM, system, err);
+    enum mg_status st = mg_session_open_chat(o, engine, &chat, err);
     for (size_t i = 0; i < in->n_path && !st; i++)
-        st = mg_session_add_image(chat, in->path[i], err);
+        st = mg_chat_add_image_file(chat, in->path[i], err);
     if (!st) st = mg_chat_add_text_n(chat, MG_USER, in->question, in->n_question, err);
     if (!st) {
         struct mg_run run = {.progress = &progress,

@@ -170,9 +170,7 @@ static enum mg_status ask_one(struct batch *b, mg_engine *engine,
     struct mg_answer answer = {0};
     mg_chat *chat = NULL;
     enum mg_status st = mg_path_join(path, sizeof path, b->folder, name, &own);
-    if (!st) st = mg_chat_open(engine, &chat, &own);
-    const char *system = mg_opt_text(b->o, MG_OPT_SYSTEM_PROMPT, NULL);
-    if (!st && system) st = mg_chat_add_text(chat, MG_SYSTEM, system, &own);
+    if (!st) st = mg_session_open_chat(b->o, engine, &chat, &own);
     if (!st) st = mg_chat_add_image_file(chat, path, &own);
     if (!st) st = mg_chat_add_text_n(chat, MG_USER, b->question, b->n_question, &own);
     if (!st) {

@@ -35,10 +35,7 @@ static enum mg_status restart(struct talk *t, struct mg_err *err) {
     mg_chat_close(t->chat);
     t->chat = NULL;
     t->unanswered = false;
-    enum mg_status st = mg_chat_open(t->engine, &t->chat, err);
-    const char *system = mg_opt_text(t->o, MG_OPT_SYSTEM_PROMPT, NULL);
-    if (!st && system) st = mg_chat_add_text(t->chat, MG_SYSTEM, system, err);
-    return st;
+    return mg_session_open_chat(t->o, t->engine, &t->chat, err);
 }
 
 static enum mg_status add_image(void *user, const char *path, struct mg_err *err) {
@@ -46,7 +43,7 @@ static enum mg_status add_image(void *user, const char *path, struct mg_err *err
     if (!strcmp(path, "-"))
         return mg_fail(err, MG_ERR_ARGUMENT, "usage",
                        "chat reads your lines from standard input, no picture");
-    enum mg_status st = mg_session_add_image(t->chat, path, err);
+    enum mg_status st = mg_chat_add_image_file(t->chat, path, err);
     struct mg_image_report r;
     if (!st && mg_chat_image(t->chat, mg_chat_image_count(t->chat) - 1, &r))
         fprintf(stderr, "margay: picture %zu: %s, %u x %u, seen as %u x %u, %zu tokens\n",

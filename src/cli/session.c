@@ -212,10 +212,11 @@ enum mg_status mg_session_answer(mg_chat *chat, const struct mg_answer_options *
     return st;
 }
 
-enum mg_status mg_session_add_image(mg_chat *chat, const char *path, struct mg_err *err) {
-    enum mg_status st = mg_chat_add_image_file(chat, path, err);
-    const char *name = strcmp(path, "-") ? path : "standard input";
-    if (st && err && !strstr(err->text, name)) mg_err_prefix(err, "%.200s", name);
+enum mg_status mg_session_open_chat(const struct mg_options *o, mg_engine *engine, mg_chat **out,
+                                    struct mg_err *err) {
+    enum mg_status st = mg_chat_open(engine, out, err);
+    const char *system = mg_opt_text(o, MG_OPT_SYSTEM_PROMPT, NULL);
+    if (!st && system) st = mg_chat_add_text(*out, MG_SYSTEM, system, err);
     return st;
 }
 

@@ -74,8 +74,9 @@ struct mg_run {
 enum mg_status mg_session_answer(mg_chat *chat, const struct mg_answer_options *options,
                                  struct mg_run *run, struct mg_answer *out, struct mg_err *err);
 
-/* Adds a file or stdin as a picture; the error names it. */
-enum mg_status mg_session_add_image(mg_chat *chat, const char *path, struct mg_err *err);
+/* A conversation that begins with --system-prompt. On failure *out is open or NULL: close it. */
+enum mg_status mg_session_open_chat(const struct mg_options *o, mg_engine *engine, mg_chat **out,
+                                    struct mg_err *err);
 /* "a.png,b.png" of --image, in pieces: calls fn for each. A file that has the whole name counts as
  * one. */
 typedef enum mg_status mg_path_fn(void *user, const char *path, struct mg_err *err);

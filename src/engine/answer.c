@@ -73,13 +73,12 @@ struct run {
     void *user;
     struct mg_answer *answer;
     struct layout layout;
-    struct mg_sampler *sampler;
     struct mg_stop *stop;
     struct mg_loop loop;
     struct mg_detok detok;
     struct mg_buf whole, ready; /* scratch: whole characters, releasable text */
     enum mg_stage stage;
-    size_t stage_done, stage_total;
+    size_t stage_done;
     size_t picture, n_picture; /* vision: which of how many new ones */
     bool stopped;              /* the caller's event said so */
 };
@@ -126,14 +125,11 @@ static enum mg_status check_context(const struct run *r, struct mg_err *err) {
         r->layout.n, r->layout.n_image_token, context);
 }
 
-static enum mg_status look(struct run *r, size_t cached, struct mg_err *err) {
+static enum mg_status look(struct run *r, struct mg_err *err) {
     mg_chat *chat = r->chat;
     double start = mg_clock();
     r->stage = MG_STAGE_VISION;
-    for (size_t i = 0; i < chat->n_image; i++)
-        if (!chat->image[i].picture.row &&
-            r->layout.prompt.image_at[i] + chat->image[i].n_token > cached)
-            r->n_picture++;
+    for (size_t i = 0; i < chat->n_image; i++) r->n_picture += !chat->image[i].picture.row;
     for (size_t i = 0; i < chat->n_image; i++) {
         struct chat_image *image = &chat->image[i];
         bool is_new = !image->picture.row;
@@ -209,7 +205,7 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
     finish(r, "length", NULL);
     while (chat->answer_ids.n < most) {
         int32_t token;
-        enum mg_status status = mg_sampler_pick(r->sampler, e->logits, &token, err);
+        enum mg_status status = mg_sampler_pick(e->sampler, e->logits, &token, err);
         if (status != MG_OK) return status;
         if (is_end(r, token)) {
             finish(r, "stop", "end_token");
@@ -238,14 +234,13 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
 
 static enum mg_status open_run(struct run *r, struct mg_err *err) {
     mg_engine *e = r->chat->engine;
-    r->sampler = e->sampler;
-    enum mg_status status = mg_sampler_start(r->sampler, r->o, err);
+    enum mg_status status = mg_sampler_start(e->sampler, r->o, err);
     if (status == MG_OK) status = mg_stop_open(r->o->stop, r->o->n_stop, &r->stop, err);
     if (status == MG_OK && r->chat->n_turn == 0)
         status = mg_fail(err, MG_ERR_ARGUMENT, "", "nothing to answer: the conversation is empty");
     if (status == MG_OK) status = mg_layout_make(r->chat, &r->layout, err);
     if (status == MG_OK) status = check_context(r, err);
-    if (status == MG_OK) mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n);
+    if (status == MG_OK) mg_sampler_prompt(e->sampler, r->layout.prompt.ids.id, r->layout.n);
     return status;
 }
 
@@ -274,7 +269,7 @@ static enum mg_status run_answer(struct run *r, double start, struct mg_err *err
     a->prompt_tokens = r->layout.n;
     a->image_tokens = r->layout.n_image_token;
     a->cached_tokens = cached_prefix(r);
-    status = look(r, a->cached_tokens, err);
+    status = look(r, err);
     if (status == MG_OK) status = read_prompt(r, a->cached_tokens, err);
     if (status != MG_OK) return status;
     r->stage = MG_STAGE_DECODE;

@@ -133,7 +133,6 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
         status =
             mg_smart_resize(info.height, info.width, &engine->patch_config, &height, &width, err);
     if (status != MG_OK) return status;
-    o.target_side = height > width ? height : width;
     double start = mg_clock();
     struct mg_image image;
     struct mg_patches patches;

@@ -22,8 +22,14 @@
 #include "base/mem.h"
 
 enum mg_image_format {
-    MG_IMAGE_UNKNOWN, MG_IMAGE_JPEG, MG_IMAGE_PNG, MG_IMAGE_WEBP, MG_IMAGE_GIF, MG_IMAGE_BMP,
-    MG_IMAGE_HEIC, MG_IMAGE_AVIF
+    MG_IMAGE_UNKNOWN,
+    MG_IMAGE_JPEG,
+    MG_IMAGE_PNG,
+    MG_IMAGE_WEBP,
+    MG_IMAGE_GIF,
+    MG_IMAGE_BMP,
+    MG_IMAGE_HEIC,
+    MG_IMAGE_AVIF
 };
 
 struct mg_image_limits {
@@ -36,12 +42,6 @@ extern const struct mg_image_limits mg_image_limits_default;
 struct mg_image_options {
     struct mg_image_limits limits;
     uint8_t background[3]; /* RGB under alpha; {255, 255, 255} is the default */
-    /* The longest side it will be resized to (0 = unknown). Not used so far: decoding a JPEG at
-     * 1/2, 1/4 or 1/8 leaves the parity bound (2 steps at most, 0.5 % over one). Measured at 24
-     * megapixels: 1/2 of photos to 1248 x 832 up to 3 steps off, of a screenshot 11 (3 % over one),
-     * of noise 28, of small text 28 (43 % over one); 1/4 of photos 3 to 12 (0.2 to 10 %). Memory is
-     * bounded without it: the rows go straight to their upright place. */
-    uint32_t target_side;
     /* 16-bit gray PNG: false (default) cuts values off at 255, which is what the reference (Pillow)
      * does and makes most such pictures white; true takes the high byte. */
     bool gray16_scale;
@@ -54,7 +54,12 @@ struct mg_image_info {
     int orientation;        /* EXIF, 1 when absent or malformed */
     uint32_t n_frame;       /* 1 for a still picture; frame 0 is used */
     bool has_alpha;
-    uint32_t decode_scale;  /* 1 (see target_side), or 2, 4, 8 when it was reduced */
+    /* 1: the decoder gave all pixels. No decoder of ours reduces: a JPEG at 1/2, 1/4 or 1/8 leaves
+     * the parity bound (2 steps at most, 0.5 % over one). Measured at 24 megapixels: 1/2 of photos
+     * to 1248 x 832 up to 3 steps off, of a screenshot 11 (3 % over one), of noise 28, of small
+     * text 28 (43 % over one); 1/4 of photos 3 to 12 (0.2 to 10 %). Memory is bounded without it:
+     * the rows go straight to their upright place. */
+    uint32_t decode_scale;
 };
 
 struct mg_image {

@@ -88,14 +88,9 @@ const char *mg_text_clean(char *out, size_t cap, const char *s, size_t n) {
         take -= 3;
         while (take && ((unsigned char)s[take] & 0xC0) == 0x80) take--;
     }
-    for (size_t i = 0; i < take; i++) {
-        unsigned char c = (unsigned char)s[i];
-        out[i] = c < 0x20 || c == 0x7F ? '?' : s[i];
-        /* U+0080..U+009F are control characters too, C2 80..9F in UTF-8. */
-        if (i && (unsigned char)s[i - 1] == 0xC2 && c >= 0x80 && c < 0xA0)
-            out[i - 1] = out[i] = '?';
-    }
+    for (size_t i = 0; i < take; i++) out[i] = s[i] ? s[i] : '?'; /* a zero byte ends nothing */
     memcpy(out + take, take < n ? "..." : "", take < n ? 4 : 1);
+    mg_text_defuse(out);
     return out;
 }
 
