@@ -5,8 +5,10 @@
  *     warm-up run
  *     [limits of the machine] run [limits] run ... run [limits]
  *
- * A run is a conversation of its own: a new picture, a question, a fixed number of tokens, and a
- * second question on the same picture. The limits are measured between the runs, since clock and
+ * A run is a conversation of its own: a new picture and a question, answered with one token, and a
+ * second question on the same picture, answered with a fixed number of tokens. (The other way round
+ * random weights' long answer would have to be read again: its text gives other tokens than it was
+ * made of.) The limits are measured between the runs, since clock and
  * neighbours change; only figures of one bench can be compared. What is shown are medians.
  *
  * Shortest times: vision and prefill are operations at the peak of the type that they are computed
@@ -221,7 +223,7 @@ static enum mg_status one_run(struct bench *t, uint64_t seed, struct mg_bench_ru
     if (!st && t->text.n == 0)
         st = mg_bench_make_text(t->o, t->folder, b->image.tokens, &t->text, err);
     if (!st) st = mg_chat_add_text_n(chat, MG_USER, (const char *)t->text.data, t->text.n, err);
-    if (!st) st = answer(t, chat, b->generated_tokens, &a, err);
+    if (!st) st = answer(t, chat, 1, &a, err);
     if (!st) {
         mg_chat_image(chat, 0, &b->image);
         b->prompt_tokens = a.prompt_tokens;
@@ -229,21 +231,22 @@ static enum mg_status one_run(struct bench *t, uint64_t seed, struct mg_bench_ru
             st = mg_fail(err, MG_ERR_UNSUPPORTED, "cached",
                          "the engine knew this picture already; leave --image out, so that each "
                          "run has another one");
-        else if (a.n_token != b->generated_tokens)
-            st = mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
-                         "%zu tokens were generated, not %zu: --ctx-size is too small", a.n_token,
-                         b->generated_tokens);
     }
     if (!st) st = mg_chat_add_text(chat, MG_USER, "And what is beside it?", err);
-    if (!st) st = answer(t, chat, 1, &second, err);
+    if (!st) st = answer(t, chat, b->generated_tokens, &second, err);
+    if (!st && second.n_token != b->generated_tokens)
+        st = mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
+                     "%zu tokens were generated, not %zu: --ctx-size is too small", second.n_token,
+                     b->generated_tokens);
     if (!st) {
         b->second_prompt_tokens = second.prompt_tokens - second.cached_tokens;
+        b->second_cached_tokens = second.cached_tokens;
         *out = (struct mg_bench_run){{
             [MG_METRIC_IMAGE] = a.image_ms,
             [MG_METRIC_VISION] = a.vision_ms,
             [MG_METRIC_PREFILL] = a.prefill_ms,
             [MG_METRIC_FIRST_TOKEN] = a.first_token_ms,
-            [MG_METRIC_DECODE] = a.decode_ms_per_token,
+            [MG_METRIC_DECODE] = second.decode_ms_per_token,
             [MG_METRIC_SECOND] = second.first_token_ms,
         }};
     }
@@ -337,12 +340,11 @@ static void set_limits(struct bench *t) {
     b->n_patch = b->image.tokens * unit;
     b->vision_work = mg_work_vision(&t->config.vision, b->n_patch);
     b->prefill_work = mg_work_prefill(text, 0, b->prompt_tokens);
-    b->bytes_per_token =
-        mg_bytes_per_token(text, &bits, b->prompt_tokens + b->generated_tokens / 2);
+    size_t before = b->second_cached_tokens + b->second_prompt_tokens;
+    b->bytes_per_token = mg_bytes_per_token(text, &bits, before + b->generated_tokens / 2);
     struct mg_figure *f = b->figure;
     double weights_once = mg_bytes_per_token(text, &bits, 0) / read;
-    size_t behind = b->prompt_tokens + b->generated_tokens;
-    struct mg_work second = mg_work_prefill(text, behind, b->second_prompt_tokens);
+    struct mg_work second = mg_work_prefill(text, b->second_cached_tokens, b->second_prompt_tokens);
     f[MG_METRIC_VISION].limit = 1e3 * least_seconds(b, &b->vision_work);
     f[MG_METRIC_PREFILL].limit = 1e3 * fmax(least_seconds(b, &b->prefill_work), weights_once);
     f[MG_METRIC_FIRST_TOKEN].limit = f[MG_METRIC_VISION].limit + f[MG_METRIC_PREFILL].limit;
@@ -453,6 +455,8 @@ static enum mg_status measure(struct bench *t, struct mg_err *err) {
     keep_limits(b, &t->limits, b->n_thread);
     b->n_limits++;
     b->n_round = t->limits.read.n;
+    b->n_loop = t->limits.set.n_loop;
+    for (size_t i = 0; i < b->n_loop; i++) b->loop[i] = mg_limits_loop_rate(&t->limits, i);
     b->read_distance = t->limits.distance;
     b->read_buffer = t->limits.n_buffer;
     set_limits(t);

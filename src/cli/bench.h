@@ -45,7 +45,7 @@ struct mg_figure {
     double limit; /* the least possible value here, 0 for none */
 };
 
-/* One question on a new picture and one more on the same: milliseconds. */
+/* One question on a new picture and another on the same: milliseconds. */
 struct mg_bench_run {
     double value[MG_METRIC_READY];
 };
@@ -69,7 +69,8 @@ struct mg_bench {
     struct mg_image_report image; /* of the last run; `format` is a constant */
     size_t n_patch;
     size_t prompt_tokens, generated_tokens;
-    size_t second_prompt_tokens; /* of the second question, those that had to be read */
+    size_t second_cached_tokens, second_prompt_tokens; /* of the second question's prompt: there
+                                                          already, and those that had to be read */
     size_t n_run, n_warmup;
     struct mg_bench_run run[MG_MAX_BENCH_RUN];
     struct mg_figure figure[MG_N_METRIC];
@@ -82,7 +83,8 @@ struct mg_bench {
     struct mg_work vision_work, prefill_work;
     double bytes_per_token;                             /* read, in the middle of the answer */
     struct mg_bench_limits limits[MG_MAX_BENCH_LIMITS]; /* ascending; the last is the engine's */
-    size_t n_limits, n_round;
+    struct mg_limit_rate loop[MG_MAX_LIMIT_LOOP];       /* single instructions, all threads */
+    size_t n_limits, n_round, n_loop;
     size_t read_distance, read_buffer; /* bytes */
     size_t cache_bytes;                /* last-level cache, 0 when the system doesn't say */
     double steal_share;                /* of the processors' time, taken by other machines */

@@ -3,9 +3,9 @@
  * The parent starts /proc/self/exe with its own command line and two more variables:
  *     MARGAY_BENCH_CHILD=FD:NANOSECONDS:0|1   where to answer; the clock at the start; ask or not
  *     MARGAY_BENCH_FOLDER=FOLDER              the model, so that the child doesn't look for it
- * and the child writes one line of four numbers. Its peak is its own VmHWM: what wait4 tells counts
- * the parent's pages from before the exec. Anonymous memory is looked at between layers, since its
- * peak is inside the vision tower.
+ * and the child writes one line of four numbers, or its error, which is then the parent's. Its peak
+ * is its own VmHWM: what wait4 tells counts the parent's pages from before the exec. Anonymous
+ * memory is looked at between layers, since its peak is inside the vision tower.
  */
 #include "cli/bench.h"
 
@@ -113,6 +113,11 @@ enum mg_status mg_bench_child(struct mg_options *o, struct mg_err *err) {
         int n = snprintf(line, sizeof line, "%.6f %.6f %.6f %.6f\n", start.ready_ms,
                          start.first_request_ms, start.peak_rss_mb, start.rss_anon_mb);
         st = mg_write(fd, line, (size_t)n, err);
+    } else if (err->status) {
+        char line[sizeof err->code + sizeof err->text + 16];
+        int n = snprintf(line, sizeof line, "!%d %s\n%s", (int)err->status, err->code, err->text);
+        if (!mg_write(fd, line, (size_t)n, NULL))
+            snprintf(err->code, sizeof err->code, "closed"); /* the parent tells it, not this one */
     }
     mg_chat_close(chat);
     mg_engine_close(engine);
@@ -131,6 +136,24 @@ static enum mg_status own_arguments(struct mg_buf *text, char *argv[MAX_ARGUMENT
     }
     argv[n] = NULL;
     return st;
+}
+
+/* "!STATUS CODE\nTEXT" is the child's failure; anything else that isn't four numbers is a crash. */
+static enum mg_status take_failure(const char *line, int status, struct mg_err *err) {
+    char code[sizeof err->code] = "";
+    int number = 0, at = 0;
+    if (sscanf(line, "!%d%n", &number, &at) == 1 && line[at] == ' ' && number > MG_OK &&
+        number <= MG_ERR_MEMORY) {
+        const char *name = line + at + 1, *end = strchr(name, '\n');
+        if (end && (size_t)(end - name) < sizeof code) {
+            memcpy(code, name, (size_t)(end - name));
+            return mg_fail(err, (enum mg_status)number, code, "%s", end + 1);
+        }
+    }
+    return mg_fail(err, MG_ERR_IO, "child",
+                   "a fresh process for measuring start and memory failed (%s %d)",
+                   WIFSIGNALED(status) ? "signal" : "exit status",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 /* Everything that the child writes, at most cap - 1 bytes. */
@@ -157,17 +180,14 @@ static enum mg_status run_child(char *const argv[], const int pipe_fd[2],
     posix_spawn_file_actions_destroy(&actions);
     close(pipe_fd[1]);
     if (failed) return mg_fail_errno(err, "start", "/proc/self/exe", failed);
-    char line[200];
+    char line[sizeof err->code + sizeof err->text + 16];
     read_answer(pipe_fd[0], line, sizeof line);
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 ||
         sscanf(line, "%lf %lf %lf %lf", &out->ready_ms, &out->first_request_ms, &out->peak_rss_mb,
                &out->rss_anon_mb) != 4)
-        return mg_fail(err, MG_ERR_IO, "child",
-                       "a fresh process for measuring start and memory failed (%s %d)",
-                       WIFSIGNALED(status) ? "signal" : "exit status",
-                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        return take_failure(line, status, err);
     return MG_OK;
 }
 

@@ -86,6 +86,11 @@ static void json_machine(struct mg_json *j, const struct mg_bench *b) {
     json_count(j, "rounds", b->n_round);
     json_count(j, "read_prefetch_bytes", b->read_distance);
     json_count(j, "read_buffer_bytes", b->read_buffer);
+    mg_json_key(j, "instructions_g_s");
+    mg_json_open(j, '{');
+    for (size_t i = 0; i < b->n_loop; i++)
+        json_number(j, b->loop[i].name, b->loop[i].median * 1e-9);
+    mg_json_close(j, '}');
     mg_json_key(j, "by_threads");
     mg_json_open(j, '[');
     for (size_t i = 0; i < b->n_limits; i++) {
@@ -257,20 +262,17 @@ static void number(struct mg_buf *out, int width, double x) {
 static void table_row(struct mg_buf *out, const char *label, const char *unit,
                       const struct mg_figure *f) {
     char range[48] = "";
+    int digits = decimals(f->median);
+    if (f->n > 1) snprintf(range, sizeof range, "[%.*f - %.*f]", digits, f->min, digits, f->max);
     mg_buf_printf(out, "  %-30s", label);
     number(out, 9, f->median);
-    mg_buf_printf(out, " %-4s", unit);
-    if (f->n > 1)
-        snprintf(range, sizeof range, "[%.*f - %.*f]", decimals(f->median), f->min,
-                 decimals(f->median), f->max);
     if (f->limit > 0) {
-        mg_buf_printf(out, " %-19s", range);
+        mg_buf_printf(out, " %-4s %-19s", unit, range);
         number(out, 9, f->limit);
-        mg_buf_printf(out, " %6.0f %%", 100 * mg_figure_share(f));
-    } else if (*range) {
-        mg_buf_printf(out, " %s", range);
+        mg_buf_printf(out, " %6.0f %%\n", 100 * mg_figure_share(f));
+    } else {
+        mg_buf_printf(out, *range ? " %-4s %s\n" : " %s%s\n", unit, range);
     }
-    mg_buf_add_byte(out, '\n');
 }
 
 static void table_limits(struct mg_buf *out, const struct mg_bench *b) {

@@ -214,7 +214,8 @@ struct writer {
     int fd;
     uint64_t state, done;
     uint16_t matrix[4 * 255 + 1], bias[4 * 255 + 1]; /* bf16 by the sum of four bytes */
-    uint16_t *block;                                 /* [BLOCK / 2] */
+    uint16_t *block;                                 /* [BLOCK / 2 + 1] */
+    int percent;                                     /* told last */
     enum mg_status status;
 };
 
@@ -255,9 +256,11 @@ static bool write_tensor(void *arg, const char *name, int n_dim, const size_t *d
         w->status = put(w->fd, w->block, now * 2, w->m->part, w->m->err);
         n -= now;
         w->done += now * 2;
-        if (w->m->n_data > (uint64_t)1 << 28)
-            mg_progress_say(w->m->progress, "writing random weights: %.1f of %.1f GB",
-                            (double)w->done * 1e-9, (double)w->m->n_data * 1e-9);
+        int percent = (int)(100 * w->done / w->m->n_data);
+        if (w->m->progress->tty && percent != w->percent)
+            mg_progress_say(w->m->progress, "writing random weights: %d %% of %.1f GB", percent,
+                            (double)w->m->n_data * 1e-9);
+        w->percent = percent;
     }
     return w->status == MG_OK;
 }
@@ -284,6 +287,8 @@ static enum mg_status write_weights(struct maker *m, const char *path) {
     }
     uint8_t length[8];
     for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)m->header.n >> 8 * i);
+    mg_progress_say(m->progress, "writing %.2f GB of random weights to %s",
+                    (double)m->n_data * 1e-9, m->folder);
     st = put(fd, length, sizeof length, path, m->err);
     if (!st) st = put(fd, m->header.data, m->header.n, path, m->err);
     if (!st && !each_tensor(&m->parsed, write_tensor, w)) st = w->status;

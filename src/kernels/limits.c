@@ -16,11 +16,11 @@
 #endif
 
 #define TASK_SECONDS 3e-4
-#define TASKS_PER_THREAD 24            /* of a compute slice: about 7 ms */
-#define SLICES 3                       /* of which the best is the sample */
-#define READ_TASK ((size_t)4 << 20)    /* bytes */
-#define READ_SLICE ((size_t)128 << 20) /* bytes */
-#define MIN_BUFFER (4 * READ_SLICE)    /* 512 MiB */
+#define TASKS_PER_THREAD 24           /* of a compute slice: about 7 ms */
+#define SLICES 3                      /* of which the best is the sample */
+#define READ_TASK ((size_t)4 << 20)   /* bytes */
+#define READ_SLICE ((size_t)64 << 20) /* bytes */
+#define MIN_BUFFER (8 * READ_SLICE)   /* 512 MiB */
 #define MAX_BUFFER ((size_t)2 << 30)
 
 enum { ACC = 16 };
