@@ -32,8 +32,10 @@ static double plain_f32(size_t n) {
         for (int i = 0; i < ACC; i++) a[i] = a[i] * m + 1e-3f;
         __asm__ volatile("" : "+m"(m));
     }
-    volatile float sink = 0;
-    for (int i = 0; i < ACC; i++) sink += a[i];
+    float sum = 0;
+    for (int i = 0; i < ACC; i++) sum += a[i];
+    volatile float sink = sum;
+    (void)sink;
     return (double)n * ACC * 2;
 }
 

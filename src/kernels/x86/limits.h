@@ -1,9 +1,9 @@
 /* kernels/x86/limits.h - the x86 tiers' loops for limits.h.
  *
  * Every loop holds ACC independent sums in registers, enough to cover the instruction's latency on
- * two ports, and is fully unrolled over them. An empty asm statement in each round keeps the
- * compiler from computing the loop's result at once. Plain C: included by limits.c, which has no
- * ISA flags, too.
+ * two ports, and is fully unrolled over them. An empty asm statement behind each instruction keeps
+ * every sum in one register and the compiler from computing anything at once. Plain C: included by
+ * limits.c, which has no ISA flags, too.
  */
 #ifndef MG_KERNELS_X86_LIMITS_H
 #define MG_KERNELS_X86_LIMITS_H
@@ -34,6 +34,13 @@ static inline void mg_add_reader(struct mg_limit_set *s, const char *name,
 #define MG_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define MG_UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/* The value stays in its register and may have changed. */
+#if defined(__AVX512F__)
+#define MG_KEEP(x) __asm__ volatile("" : "+v"(x))
+#else
+#define MG_KEEP(x) __asm__ volatile("" : "+x"(x))
 #endif
 
 #endif

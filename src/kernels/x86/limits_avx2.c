@@ -14,8 +14,10 @@ static double fma256(size_t n) {
     __m256 a[ACC], m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(1e-3f);
     MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm256_set1_ps((float)i);
     for (size_t r = 0; r < n; r++) {
-        MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm256_fmadd_ps(a[i], m, c);
-        __asm__ volatile("" : "+x"(m));
+        MG_UNROLL for (int i = 0; i < ACC; i++) {
+            a[i] = _mm256_fmadd_ps(a[i], m, c);
+            MG_KEEP(a[i]);
+        }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm256_add_ps(a[0], a[i]);
     volatile float sink = _mm256_cvtss_f32(a[0]);
@@ -29,7 +31,8 @@ static double maddubs256(size_t n) {
     for (size_t r = 0; r < n; r++) {
         MG_UNROLL for (int i = 0; i < ACC; i++) {
             a[i] = _mm256_add_epi32(a[i], _mm256_madd_epi16(_mm256_maddubs_epi16(u, w), one));
-            __asm__ volatile("" : "+x"(u)); /* else all products are one */
+            MG_KEEP(a[i]);
+            MG_KEEP(u); /* else all products are one */
         }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm256_add_epi32(a[0], a[i]);
@@ -42,8 +45,10 @@ __attribute__((target("avx2,avxvnni"))) static double dpbusd256(size_t n) {
     __m256i a[ACC], u = _mm256_set1_epi8(3), w = _mm256_set1_epi8(-5);
     MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm256_set1_epi32(i);
     for (size_t r = 0; r < n; r++) {
-        MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm256_dpbusd_avx_epi32(a[i], u, w);
-        __asm__ volatile("" : "+x"(u));
+        MG_UNROLL for (int i = 0; i < ACC; i++) {
+            a[i] = _mm256_dpbusd_avx_epi32(a[i], u, w);
+            MG_KEEP(a[i]);
+        }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm256_add_epi32(a[0], a[i]);
     volatile int sink = _mm256_extract_epi32(a[0], 0);

@@ -9,8 +9,10 @@ static double fma512(size_t n) {
     __m512 a[ACC], m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(1e-3f);
     MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm512_set1_ps((float)i);
     for (size_t r = 0; r < n; r++) {
-        MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm512_fmadd_ps(a[i], m, c);
-        __asm__ volatile("" : "+v"(m));
+        MG_UNROLL for (int i = 0; i < ACC; i++) {
+            a[i] = _mm512_fmadd_ps(a[i], m, c);
+            MG_KEEP(a[i]);
+        }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm512_add_ps(a[0], a[i]);
     volatile float sink = _mm512_cvtss_f32(a[0]);
@@ -24,7 +26,8 @@ static double maddubs512(size_t n) {
     for (size_t r = 0; r < n; r++) {
         MG_UNROLL for (int i = 0; i < ACC; i++) {
             a[i] = _mm512_add_epi32(a[i], _mm512_madd_epi16(_mm512_maddubs_epi16(u, w), one));
-            __asm__ volatile("" : "+v"(u)); /* else all products are one */
+            MG_KEEP(a[i]);
+            MG_KEEP(u); /* else all products are one */
         }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm512_add_epi32(a[0], a[i]);

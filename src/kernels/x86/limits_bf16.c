@@ -11,8 +11,10 @@ static double dpbf16(size_t n) {
              c = (__m512bh)_mm512_set1_epi32(0x3f013f02);
     MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm512_set1_ps((float)i);
     for (size_t r = 0; r < n; r++) {
-        MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm512_dpbf16_ps(a[i], m, c);
-        __asm__ volatile("" : "+v"(m));
+        MG_UNROLL for (int i = 0; i < ACC; i++) {
+            a[i] = _mm512_dpbf16_ps(a[i], m, c);
+            MG_KEEP(a[i]);
+        }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm512_add_ps(a[0], a[i]);
     volatile float sink = _mm512_cvtss_f32(a[0]);

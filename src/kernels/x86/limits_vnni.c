@@ -10,8 +10,10 @@ static double dpbusd512(size_t n) {
     __m512i a[ACC], u = _mm512_set1_epi8(3), w = _mm512_set1_epi8(-5);
     MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm512_set1_epi32(i);
     for (size_t r = 0; r < n; r++) {
-        MG_UNROLL for (int i = 0; i < ACC; i++) a[i] = _mm512_dpbusd_epi32(a[i], u, w);
-        __asm__ volatile("" : "+v"(u));
+        MG_UNROLL for (int i = 0; i < ACC; i++) {
+            a[i] = _mm512_dpbusd_epi32(a[i], u, w);
+            MG_KEEP(a[i]);
+        }
     }
     MG_UNROLL for (int i = 1; i < ACC; i++) a[0] = _mm512_add_epi32(a[0], a[i]);
     volatile int sink = _mm512_cvtsi512_si32(a[0]);
