@@ -26,13 +26,14 @@ struct mg_row {
 struct mg_decoder_work {
     size_t rows;
     size_t last;                        /* index of the last row of the last pass */
-    size_t ldx, ldq, ldkv, ldffn, ldin; /* row strides */
+    size_t ldx, ldqkv, ldatt, ldffn;    /* row strides */
     float *x;                           /* [rows][ldx] residual stream */
     float *norm;                        /* [rows][ldx] */
-    float *q, *att;                     /* [rows][ldq] */
-    float *k, *v;                       /* [rows][ldkv] */
+    float *qkv;                         /* [rows][ldqkv]: q, k, v one after another */
+    float *att;                         /* [rows][ldatt] */
     float *ffn;                         /* [rows][ldffn] */
-    void *in;                           /* [rows][ldin] prepared rows */
+    struct mg_input in;                 /* [rows] of the longest */
+    struct mg_top *top;                 /* [tasks of the head][MG_MAX_TOP] */
     float *cos, *sin;                   /* [rows][head_dim/2] */
     struct mg_arena arena;
 };
@@ -45,6 +46,14 @@ void mg_decoder_work_close(struct mg_decoder_work *w);
 enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
                                struct mg_decoder_work *w, struct mg_kv *kv,
                                const struct mg_row *row, size_t m, struct mg_err *err);
+
+#define MG_MAX_TOP 16
+/* The likeliest id below n_vocab of rows first .. first+n-1 (n <= MG_MAX_TOP) of the last pass, of
+ * equals the smallest; -1 where a logit is NaN or infinite. With a packed head no logits are
+ * written; else `logits` [config's n_vocab] is used as scratch. */
+enum mg_status mg_decoder_top(const struct mg_model *model, struct mg_compute *c,
+                              struct mg_decoder_work *w, size_t first, size_t n, size_t n_vocab,
+                              float *logits, int32_t *id, struct mg_err *err);
 
 /* logits [n_vocab] of row i of the last pass. */
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
