@@ -86,6 +86,9 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     e->image_options.limits = (struct mg_image_limits){
         e->options.max_image_bytes, e->options.max_image_side, e->options.max_image_pixels};
     memcpy(e->image_options.background, e->options.background, sizeof e->options.background);
+    if ((unsigned)e->options.prune > MG_PRUNE_NEAR)
+        return mg_fail(err, MG_ERR_ARGUMENT, "", "no such way of pruning: %d",
+                       (int)e->options.prune);
     status = check_tokenizer(e, err);
     if (status == MG_OK) status = set_patch_config(e, err);
     if (status == MG_OK) status = open_threads(e, err);

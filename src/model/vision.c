@@ -21,16 +21,17 @@ struct work {
     const struct mg_model *model;
     struct mg_compute *c;
     const struct mg_vision_config *config;
-    size_t n, grid_h, grid_w;
+    size_t n, grid_h, grid_w; /* patches looked at; the whole picture's grid */
     size_t ldx, ldrows, ldqkv, ldmlp, ldwide;
-    float *x;         /* [n][ldx] residual stream */
-    float *norm;      /* [n][ldrows] normed rows; also patches and attention output */
-    void *rows;       /* [n][ldrows] prepared rows */
-    float *qkv;       /* [n][ldqkv] */
-    float *mlp;       /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
-    void *mlp_rows;   /* the same, prepared */
-    float *wide;      /* [MLP_ROWS][wide] merger input */
-    float *cos, *sin; /* [n][head_dim/2] */
+    float *x;             /* [n][ldx] residual stream */
+    float *norm;          /* [n][ldrows] normed rows; also patches and attention output */
+    void *rows;           /* [n][ldrows] prepared rows */
+    float *qkv;           /* [n][ldqkv] */
+    float *mlp;           /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
+    void *mlp_rows;       /* the same, prepared */
+    float *wide;          /* [MLP_ROWS][wide] merger input */
+    float *cos, *sin;     /* [n][head_dim/2] */
+    uint32_t (*place)[2]; /* [n] row and column of each patch in the whole grid */
     struct mg_arena arena;
 };
 
@@ -60,8 +61,9 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     w->wide = mg_arena_alloc(&w->arena, mlp_rows * wide, sizeof(float));
     w->cos = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
     w->sin = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
+    w->place = mg_arena_alloc(&w->arena, w->n, sizeof *w->place);
     if (!w->x || !w->norm || !w->rows || !w->qkv || !w->mlp || !w->mlp_rows || !w->wide ||
-        !w->cos || !w->sin)
+        !w->cos || !w->sin || !w->place)
         return mg_fail_memory(err, "vision tower");
     return MG_OK;
 }
@@ -73,10 +75,9 @@ static void add_position_rows(const struct mg_compute *c, void *arg, size_t row0
     size_t row_bytes = hidden * mg_dtype_size(table->dtype);
     float *tap = w->norm + row0 * w->ldx, sum[64]; /* norm's rows are free here */
     for (size_t i = row0; i < row1; i++) {
-        size_t row, col, index[4];
+        size_t index[4];
         float weight[4];
-        mg_patch_place(i, w->grid_w, w->config->merge, &row, &col);
-        mg_position_taps(row, col, w->grid_h, w->grid_w, side, index, weight);
+        mg_position_taps(w->place[i][0], w->place[i][1], w->grid_h, w->grid_w, side, index, weight);
         float *x = w->x + i * w->ldx;
         for (size_t j0 = 0; j0 < hidden; j0 += 64) {
             size_t n = mg_min_size(64, hidden - j0);
@@ -234,34 +235,37 @@ static enum mg_status run_blocks(struct work *w, struct mg_picture *out, struct 
     return status;
 }
 
+static void fill_places(struct work *w, const struct mg_vision_input *in) {
+    size_t unit = w->config->merge * w->config->merge;
+    for (size_t i = 0; i < w->n; i++) {
+        size_t row, col, whole = in->cell ? in->cell[i / unit] * unit + i % unit : i;
+        mg_patch_place(whole, w->grid_w, w->config->merge, &row, &col);
+        w->place[i][0] = (uint32_t)row;
+        w->place[i][1] = (uint32_t)col;
+    }
+}
+
 enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute *c,
-                                const float *patch, size_t grid_h, size_t grid_w,
-                                struct mg_picture *out, struct mg_err *err) {
+                                const struct mg_vision_input *in, struct mg_picture *out,
+                                struct mg_err *err) {
     const struct mg_vision_config *config = &model->config.vision;
+    size_t unit = config->merge * config->merge;
     struct work w = {.model = model,
                      .c = c,
                      .config = config,
-                     .n = grid_h * grid_w,
-                     .grid_h = grid_h,
-                     .grid_w = grid_w};
+                     .n = in->cell ? in->n_cell * unit : in->grid_h * in->grid_w,
+                     .grid_h = in->grid_h,
+                     .grid_w = in->grid_w};
     size_t dim = config->in_channels * config->temporal * config->patch * config->patch;
-    *out = (struct mg_picture){.n_token = w.n / (config->merge * config->merge),
-                               .n_map = 1 + config->n_deepstack,
-                               .width = config->out};
+    *out = (struct mg_picture){
+        .n_token = w.n / unit, .n_map = 1 + config->n_deepstack, .width = config->out};
     out->row = mg_alloc(out->n_map * out->n_token * out->width, sizeof(float));
-    uint32_t(*place)[2] = mg_alloc(w.n, sizeof *place);
-    enum mg_status status =
-        out->row && place ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
+    enum mg_status status = out->row ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
     if (status == MG_OK) {
-        for (size_t i = 0; i < w.n; i++) {
-            size_t row, col;
-            mg_patch_place(i, grid_w, config->merge, &row, &col);
-            place[i][0] = (uint32_t)row;
-            place[i][1] = (uint32_t)col;
-        }
-        mg_vision_rope((const uint32_t(*)[2])place, w.n, config->hidden / config->n_head, w.cos,
+        fill_places(&w, in);
+        mg_vision_rope((const uint32_t(*)[2])w.place, w.n, config->hidden / config->n_head, w.cos,
                        w.sin);
-        mg_compute_prepare(c, patch, dim, w.rows, w.ldrows, w.n, dim);
+        mg_compute_prepare(c, in->patch, dim, w.rows, w.ldrows, w.n, dim);
         struct mg_matmul op = mg_linear_op(c, &model->vision.patch_embed, w.rows, w.ldrows, w.n,
                                            w.x, w.ldx, MG_EPI_STORE);
         status = mg_compute_matmul(c, &op, 1, err);
@@ -270,7 +274,6 @@ enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute 
         mg_compute_rows(c, add_position_rows, &w, w.n);
         status = run_blocks(&w, out, err);
     }
-    free(place);
     mg_arena_free(&w.arena);
     if (status != MG_OK) mg_picture_free(out);
     return status;
