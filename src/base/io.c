@@ -135,7 +135,9 @@ void mg_memory_use(size_t *anon_bytes, size_t *peak_bytes) {
 
 static atomic_int log_level = MG_LOG_WARN;
 
-void mg_log_set_level(enum mg_log_level level) { atomic_store(&log_level, (int)level); }
+void mg_log_set_level(enum mg_log_level level) {
+    atomic_store(&log_level, (int)level);
+}
 
 void mg_log(enum mg_log_level level, const char *fmt, ...) {
     if ((int)level > atomic_load(&log_level)) return;

@@ -3,8 +3,9 @@
 
 #include <stdlib.h>
 
-#define ROW_BLOCK 8 /* rows per task: enough work to pay for handing it out, few enough to share   \
-                     */
+#define ROW_BLOCK                                                                                  \
+    8 /* rows per task: enough work to pay for handing it out, few enough to share                 \
+       */
 
 enum mg_status mg_compute_open(struct mg_compute *c, const struct mg_kernels *kernels,
                                struct mg_pool *pool, enum mg_mode mode, struct mg_err *err) {
@@ -57,17 +58,17 @@ static void make_op(const struct mg_compute *c, const struct mg_product *p, stru
     const struct mg_linear *l = p->l;
     out->packed = mg_linear_is_packed(l);
     if (out->packed) {
-        out->integer = (struct mg_packed_matmul){
-            .epilogue = p->epilogue,
-            .w = &l->packed,
-            .x = (const uint8_t *)p->x->rows + p->first * p->x->ld,
-            .ldx = p->x->ld,
-            .xs = p->x->xs + p->first,
-            .bias = l->bias,
-            .y = p->y,
-            .ldy = p->ldy,
-            .top = p->top,
-            .m = p->m};
+        out->integer =
+            (struct mg_packed_matmul){.epilogue = p->epilogue,
+                                      .w = &l->packed,
+                                      .x = (const uint8_t *)p->x->rows + p->first * p->x->ld,
+                                      .ldx = p->x->ld,
+                                      .xs = p->x->xs + p->first,
+                                      .bias = l->bias,
+                                      .y = p->y,
+                                      .ldy = p->ldy,
+                                      .top = p->top,
+                                      .m = p->m};
         out->n_task = c->kernels->packed_tasks(&out->integer);
         return;
     }
@@ -118,9 +119,9 @@ enum mg_status mg_compute_products(struct mg_compute *c, const struct mg_product
     for (size_t i = 0; i < n; i++) {
         make_op(c, &p[i], &job.op[i]);
         n_task += job.op[i].n_task;
-        scratch = mg_max_size(scratch, job.op[i].packed
-                                           ? c->kernels->packed_scratch(&job.op[i].integer)
-                                           : c->kernels->matmul_scratch(&job.op[i].plain));
+        scratch =
+            mg_max_size(scratch, job.op[i].packed ? c->kernels->packed_scratch(&job.op[i].integer)
+                                                  : c->kernels->matmul_scratch(&job.op[i].plain));
     }
     if (reserve_scratch(c, scratch, err) != MG_OK) return MG_ERR_MEMORY;
     mg_pool_run(c->pool, run_product_task, &job, n_task);

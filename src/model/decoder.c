@@ -126,8 +126,8 @@ static enum mg_status attention(struct mg_compute *c, struct pass *p, struct mg_
     struct mg_product qkv[3];
     float *y = w->qkv;
     for (size_t i = 0; i < l->n_qkv; y += l->qkv[i++].n)
-        qkv[i] = (struct mg_product){
-            .l = &l->qkv[i], .x = &w->in, .m = p->m, .y = y, .ldy = w->ldqkv};
+        qkv[i] =
+            (struct mg_product){.l = &l->qkv[i], .x = &w->in, .m = p->m, .y = y, .ldy = w->ldqkv};
     enum mg_status status = mg_compute_products(c, qkv, l->n_qkv, err);
     if (status != MG_OK) return status;
     mg_compute_rows(c, head_rows, p, p->m);
@@ -241,8 +241,7 @@ enum mg_status mg_decoder_top(const struct mg_model *model, struct mg_compute *c
     struct mg_linear head = model->head; /* without the ids that no token has */
     head.n = head.packed.n = mg_min_size(n_vocab, head.n);
     prepare_head(model, c, w, first, n);
-    struct mg_product p = {
-        .l = &head, .x = &w->in, .m = n, .epilogue = MG_EPI_TOP, .top = w->top};
+    struct mg_product p = {.l = &head, .x = &w->in, .m = n, .epilogue = MG_EPI_TOP, .top = w->top};
     enum mg_status status = mg_compute_products(c, &p, 1, err);
     size_t n_task = mg_compute_top_tasks(c, &head, n);
     for (size_t i = 0; i < n && status == MG_OK; i++) id[i] = best_of(w->top, n_task, n, i);

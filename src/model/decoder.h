@@ -25,16 +25,16 @@ struct mg_row {
 /* Buffers of a pass of at most `rows` rows; made once, so that a pass allocates nothing. */
 struct mg_decoder_work {
     size_t rows;
-    size_t last;                        /* index of the last row of the last pass */
-    size_t ldx, ldqkv, ldatt, ldffn;    /* row strides */
-    float *x;                           /* [rows][ldx] residual stream */
-    float *norm;                        /* [rows][ldx] */
-    float *qkv;                         /* [rows][ldqkv]: q, k, v one after another */
-    float *att;                         /* [rows][ldatt] */
-    float *ffn;                         /* [rows][ldffn] */
-    struct mg_input in;                 /* [rows] of the longest */
-    struct mg_top *top;                 /* [tasks of the head][MG_MAX_TOP] */
-    float *cos, *sin;                   /* [rows][head_dim/2] */
+    size_t last;                     /* index of the last row of the last pass */
+    size_t ldx, ldqkv, ldatt, ldffn; /* row strides */
+    float *x;                        /* [rows][ldx] residual stream */
+    float *norm;                     /* [rows][ldx] */
+    float *qkv;                      /* [rows][ldqkv]: q, k, v one after another */
+    float *att;                      /* [rows][ldatt] */
+    float *ffn;                      /* [rows][ldffn] */
+    struct mg_input in;              /* [rows] of the longest */
+    struct mg_top *top;              /* [tasks of the head][MG_MAX_TOP] */
+    float *cos, *sin;                /* [rows][head_dim/2] */
     struct mg_arena arena;
 };
 enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model,

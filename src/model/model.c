@@ -58,8 +58,8 @@ static bool bind_packed(struct binder *b, const char *name, bool interleaved, si
     if (b->status != MG_OK || !b->model->packed) return false;
     snprintf(full, sizeof full, "%s%s", b->prefix, name);
     *out = (struct mg_linear){.n = n, .k = k};
-    b->status = mg_packed_find(b->model->weights, full, interleaved, n, k, &found, &out->packed,
-                               b->err);
+    b->status =
+        mg_packed_find(b->model->weights, full, interleaved, n, k, &found, &out->packed, b->err);
     return found && b->status == MG_OK;
 }
 
@@ -210,8 +210,8 @@ static void bind_head(struct binder *b) {
     const struct mg_tensor *extra = mg_weights_find(model->weights, "lm_head.weight");
     bool has_embed = mg_weights_find(model->weights, TEXT "embed_tokens.weight") ||
                      mg_weights_find(model->weights, TEXT "embed_tokens.packed");
-    bool only_head = c->tied && !has_embed &&
-                     (extra || mg_weights_find(model->weights, "lm_head.packed"));
+    bool only_head =
+        c->tied && !has_embed && (extra || mg_weights_find(model->weights, "lm_head.packed"));
     set_prefix(b, "%s", only_head ? "" : TEXT);
     bind_linear(b, only_head ? "lm_head" : "embed_tokens", dim[0], dim[1], false, &model->embed);
     set_prefix(b, TEXT);

@@ -55,7 +55,7 @@ struct mg_model {
     struct mg_config config;
     struct mg_weights *weights; /* owned */
     struct mg_vision vision;
-    bool packed;                    /* the weights are a packed file: */
+    bool packed; /* the weights are a packed file: */
     struct mg_manifest manifest;
     struct mg_linear embed;         /* [n_vocab][hidden] */
     struct mg_decoder_layer *layer; /* [n_layer], in the arena */

@@ -63,6 +63,9 @@ struct mg_config {
  * are config.json's eos_token_id. */
 enum mg_status mg_config_open(const char *folder, struct mg_config *out, struct mg_err *err);
 
+/* `folder` is a folder that can be entered; else an error that says what is there instead. */
+enum mg_status mg_folder_check(const char *folder, struct mg_err *err);
+
 /* The texts that mg_config_open reads: config.json, the preprocessing file, generation_config.json;
  * data stays NULL for an absent one. The caller frees all three, on failure too. */
 enum mg_status mg_config_texts(const char *folder, struct mg_buf text[3], struct mg_err *err);

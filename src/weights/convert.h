@@ -47,8 +47,8 @@ struct mg_convert_part {
     double error, square; /* sums over all of them: squared error, squares */
 };
 struct mg_convert_report {
-    struct mg_convert_part part[MG_N_PART][3]; /* by part and enum mg_store */
-    uint64_t bytes;                            /* of the file */
+    struct mg_convert_part part[MG_N_MATRIX][3]; /* by part and enum mg_store */
+    uint64_t bytes;                              /* of the file */
     double seconds;
 };
 

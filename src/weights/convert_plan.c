@@ -86,7 +86,7 @@ static void add_bytes(struct planner *p, const char *name, const char *suffix, e
     piece->data = data;
 }
 
-static void add_bf16(struct planner *p, const char *name, enum mg_part part,
+static void add_bf16(struct planner *p, const char *name, enum mg_matrix part,
                      const struct mg_tensor *t) {
     struct mg_piece *piece = new_piece(p, MG_PIECE_BF16, name, ".weight");
     if (!piece) return;
@@ -108,7 +108,7 @@ struct group {
     bool interleaved;
 };
 
-static void add_packed(struct planner *p, const struct group *g, enum mg_part part,
+static void add_packed(struct planner *p, const struct group *g, enum mg_matrix part,
                        enum mg_store store, const struct mg_tensor *const *source) {
     struct mg_piece *piece = new_piece(p, MG_PIECE_PACKED, g->fused, ".packed");
     if (!piece) return;
@@ -143,7 +143,7 @@ static void add_packed(struct planner *p, const struct group *g, enum mg_part pa
     add_bytes(p, g->fused, ".sum", MG_I32, panels * MG_PANEL, sum);
 }
 
-static void add_group(struct planner *p, const struct group *g, enum mg_part part,
+static void add_group(struct planner *p, const struct group *g, enum mg_matrix part,
                       enum mg_store store) {
     const struct mg_tensor *source[MG_MAX_SOURCE] = {NULL};
     for (size_t i = 0; i < g->count; i++) {
@@ -156,7 +156,7 @@ static void add_group(struct planner *p, const struct group *g, enum mg_part par
 }
 
 static void add_linear(struct planner *p, const char *name, size_t n, size_t k, bool bias,
-                       enum mg_part part) {
+                       enum mg_matrix part) {
     struct group g = {.fused = name, .name = {name}, .n = {n}, .count = 1, .k = k};
     add_group(p, &g, part, mg_recipe(p->weights, part, 0, 1));
     if (bias) add_vector(p, name, ".bias", n);
@@ -171,8 +171,8 @@ static void add_merger(struct planner *p, bool post_shuffle) {
     const struct mg_vision_config *c = &p->plan->config.vision;
     size_t wide = c->hidden * c->merge * c->merge;
     add_layer_norm(p, "norm", post_shuffle ? wide : c->hidden);
-    add_linear(p, "linear_fc1", wide, wide, true, MG_PART_MERGER);
-    add_linear(p, "linear_fc2", c->out, wide, true, MG_PART_MERGER);
+    add_linear(p, "linear_fc1", wide, wide, true, MG_MATRIX_MERGER);
+    add_linear(p, "linear_fc2", c->out, wide, true, MG_MATRIX_MERGER);
 }
 
 static void add_vision(struct planner *p) {
@@ -181,18 +181,18 @@ static void add_vision(struct planner *p) {
     size_t conv[5] = {c->hidden, c->in_channels, c->temporal, c->patch, c->patch};
     size_t table[2] = {c->n_position, c->hidden};
     const struct mg_tensor *t = need(p, "patch_embed.proj", ".weight", 5, conv);
-    if (t) add_bf16(p, "patch_embed.proj", MG_PART_PATCH_EMBED, t);
+    if (t) add_bf16(p, "patch_embed.proj", MG_MATRIX_PATCH_EMBED, t);
     add_vector(p, "patch_embed.proj", ".bias", c->hidden);
     t = need(p, "pos_embed", ".weight", 2, table);
-    if (t) add_bf16(p, "pos_embed", MG_PART_PATCH_EMBED, t);
+    if (t) add_bf16(p, "pos_embed", MG_MATRIX_PATCH_EMBED, t);
     for (size_t i = 0; i < c->depth; i++) {
         set_prefix(p, VISION "blocks.%zu.", i);
         add_layer_norm(p, "norm1", c->hidden);
         add_layer_norm(p, "norm2", c->hidden);
-        add_linear(p, "attn.qkv", 3 * c->hidden, c->hidden, true, MG_PART_VISION);
-        add_linear(p, "attn.proj", c->hidden, c->hidden, true, MG_PART_VISION);
-        add_linear(p, "mlp.linear_fc1", c->ffn, c->hidden, true, MG_PART_VISION);
-        add_linear(p, "mlp.linear_fc2", c->hidden, c->ffn, true, MG_PART_VISION);
+        add_linear(p, "attn.qkv", 3 * c->hidden, c->hidden, true, MG_MATRIX_VISION);
+        add_linear(p, "attn.proj", c->hidden, c->hidden, true, MG_MATRIX_VISION);
+        add_linear(p, "mlp.linear_fc1", c->ffn, c->hidden, true, MG_MATRIX_VISION);
+        add_linear(p, "mlp.linear_fc2", c->hidden, c->ffn, true, MG_MATRIX_VISION);
         for (size_t j = 0; j < c->n_deepstack; j++) {
             if (c->deepstack[j] != i) continue;
             set_prefix(p, VISION "deepstack_merger_list.%zu.", j);
@@ -206,28 +206,28 @@ static void add_vision(struct planner *p) {
 static void add_attention(struct planner *p, size_t layer) {
     const struct mg_text_config *c = &p->plan->config.text;
     size_t q = c->n_head * c->head_dim, kv = c->n_head_kv * c->head_dim;
-    enum mg_store qk = mg_recipe(p->weights, MG_PART_QK, layer, c->n_layer);
-    enum mg_store v = mg_recipe(p->weights, MG_PART_V, layer, c->n_layer);
+    enum mg_store qk = mg_recipe(p->weights, MG_MATRIX_QK, layer, c->n_layer);
+    enum mg_store v = mg_recipe(p->weights, MG_MATRIX_V, layer, c->n_layer);
     struct group g = {.fused = qk == v ? "self_attn.qkv_proj" : "self_attn.qk_proj",
                       .name = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
                       .n = {q, kv, kv},
                       .count = qk == v ? 3 : 2,
                       .k = c->hidden};
-    add_group(p, &g, MG_PART_QK, qk);
+    add_group(p, &g, MG_MATRIX_QK, qk);
     if (qk != v) {
         struct group alone = {.fused = "self_attn.v_proj",
                               .name = {"self_attn.v_proj"},
                               .n = {kv},
                               .count = 1,
                               .k = c->hidden};
-        add_group(p, &alone, MG_PART_V, v);
+        add_group(p, &alone, MG_MATRIX_V, v);
     }
     struct group o = {.fused = "self_attn.o_proj",
                       .name = {"self_attn.o_proj"},
                       .n = {c->hidden},
                       .count = 1,
                       .k = q};
-    add_group(p, &o, MG_PART_O, mg_recipe(p->weights, MG_PART_O, layer, c->n_layer));
+    add_group(p, &o, MG_MATRIX_O, mg_recipe(p->weights, MG_MATRIX_O, layer, c->n_layer));
 }
 
 static void add_layers(struct planner *p) {
@@ -245,13 +245,14 @@ static void add_layers(struct planner *p) {
                            .count = 2,
                            .k = c->hidden,
                            .interleaved = true};
-        add_group(p, &up, MG_PART_GATE_UP, mg_recipe(p->weights, MG_PART_GATE_UP, i, c->n_layer));
+        add_group(p, &up, MG_MATRIX_GATE_UP,
+                  mg_recipe(p->weights, MG_MATRIX_GATE_UP, i, c->n_layer));
         struct group down = {.fused = "mlp.down_proj",
                              .name = {"mlp.down_proj"},
                              .n = {c->hidden},
                              .count = 1,
                              .k = c->ffn};
-        add_group(p, &down, MG_PART_DOWN, mg_recipe(p->weights, MG_PART_DOWN, i, c->n_layer));
+        add_group(p, &down, MG_MATRIX_DOWN, mg_recipe(p->weights, MG_MATRIX_DOWN, i, c->n_layer));
     }
 }
 
@@ -264,9 +265,10 @@ static void add_head(struct planner *p) {
     bool only_head = c->tied && !mg_weights_find(p->plan->weights, TEXT "embed_tokens.weight");
     if (!only_head)
         add_linear(p, "embed_tokens", c->n_vocab, c->hidden, false,
-                   c->tied ? MG_PART_HEAD : MG_PART_EMBED);
+                   c->tied ? MG_MATRIX_HEAD : MG_MATRIX_EMBED);
     set_prefix(p, "%s", "");
-    if (!c->tied || only_head) add_linear(p, "lm_head", c->n_vocab, c->hidden, false, MG_PART_HEAD);
+    if (!c->tied || only_head)
+        add_linear(p, "lm_head", c->n_vocab, c->hidden, false, MG_MATRIX_HEAD);
 }
 
 static void add_files(struct planner *p, const char *folder) {

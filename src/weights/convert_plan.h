@@ -34,7 +34,7 @@ struct mg_piece {
     const struct mg_tensor *source[MG_MAX_SOURCE];
     size_t n_source;
     size_t n_weight; /* numbers in the sources */
-    enum mg_part part;
+    enum mg_matrix part;
     enum mg_store store;
     /* PACKED */
     enum mg_pack pack;

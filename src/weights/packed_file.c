@@ -137,8 +137,8 @@ enum mg_status mg_packed_find(const struct mg_weights *w, const char *name, bool
     *out = (struct mg_packed){.interleaved = interleaved, .n = n, .k = k, .data = data->data};
     size_t panels = mg_packed_panels(out), blocks = mg_packed_blocks(k);
     size_t block = data->n_dim == 3 ? data->dim[2] : 0;
-    out->kind = block == mg_packed_panel_bytes(MG_PACK_INT4, MG_PACK_K) ? MG_PACK_INT4
-                                                                       : MG_PACK_INT8;
+    out->kind =
+        block == mg_packed_panel_bytes(MG_PACK_INT4, MG_PACK_K) ? MG_PACK_INT4 : MG_PACK_INT8;
     if (data->dtype != MG_U8 || data->n_dim != 3 || data->dim[0] != panels ||
         data->dim[1] != blocks || block != mg_packed_panel_bytes(out->kind, MG_PACK_K))
         return mg_fail(err, MG_ERR_FORMAT, "tensor_shape",
@@ -154,7 +154,6 @@ enum mg_status mg_packed_find(const struct mg_weights *w, const char *name, bool
                        name);
     out->scale = scale->data;
     out->sum = sum->data;
-    if (panels && !(check_panel(out, 0) && check_panel(out, panels - 1)))
-        return damaged(err, name);
+    if (panels && !(check_panel(out, 0) && check_panel(out, panels - 1))) return damaged(err, name);
     return MG_OK;
 }

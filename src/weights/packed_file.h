@@ -14,10 +14,10 @@
 
 struct mg_manifest {
     enum mg_file_weights weights;
-    char source_id[65];       /* mg_source_id of the folder that it was made from */
+    char source_id[65]; /* mg_source_id of the folder that it was made from */
     char matrices_sha256[65];
-    size_t matrices_bytes;    /* to the end of the file */
-    const uint8_t *matrices;  /* view */
+    size_t matrices_bytes;   /* to the end of the file */
+    const uint8_t *matrices; /* view */
 };
 
 /* *packed false: these weights are an ordinary checkpoint. Errors: packed_format (made by another

@@ -15,27 +15,27 @@ struct row {
 #define KEEP                                                                                       \
     { MG_STORE_BF16, MG_STORE_BF16, MG_STORE_BF16 }
 
-static const struct row table[MG_N_PART] = {
-    [MG_PART_PATCH_EMBED] = {"patch embedding", KEEP, KEEP},
-    [MG_PART_VISION] = {"vision blocks", ALL_8, ALL_8},
-    [MG_PART_MERGER] = {"mergers", ALL_8, ALL_8},
-    [MG_PART_EMBED] = {"embedding", ALL_8, ALL_8},
-    [MG_PART_HEAD] = {"head", ALL_8, ALL_8},
-    [MG_PART_QK] = {"q, k", ALL_8, TO_4},
-    [MG_PART_V] = {"v", ALL_8, ALL_8},
-    [MG_PART_O] = {"o", ALL_8, TO_4},
-    [MG_PART_GATE_UP] = {"gate, up", ALL_8, TO_4},
-    [MG_PART_DOWN] = {"down", ALL_8, TO_4},
+static const struct row table[MG_N_MATRIX] = {
+    [MG_MATRIX_PATCH_EMBED] = {"patch embedding", KEEP, KEEP},
+    [MG_MATRIX_VISION] = {"vision blocks", ALL_8, ALL_8},
+    [MG_MATRIX_MERGER] = {"mergers", ALL_8, ALL_8},
+    [MG_MATRIX_EMBED] = {"embedding", ALL_8, ALL_8},
+    [MG_MATRIX_HEAD] = {"head", ALL_8, ALL_8},
+    [MG_MATRIX_QK] = {"q, k", ALL_8, TO_4},
+    [MG_MATRIX_V] = {"v", ALL_8, ALL_8},
+    [MG_MATRIX_O] = {"o", ALL_8, TO_4},
+    [MG_MATRIX_GATE_UP] = {"gate, up", ALL_8, TO_4},
+    [MG_MATRIX_DOWN] = {"down", ALL_8, TO_4},
 };
 
-enum mg_store mg_recipe(enum mg_file_weights weights, enum mg_part part, size_t layer,
+enum mg_store mg_recipe(enum mg_file_weights weights, enum mg_matrix part, size_t layer,
                         size_t n_layer) {
     size_t first = (n_layer + 7) / 8; /* of 28 layers: 0, 1, 2, 3 and 27 */
     const struct row *r = &table[part];
     return (enum mg_store)(layer < first || layer + 1 == n_layer ? r->edge : r->inner)[weights];
 }
 
-const char *mg_part_name(enum mg_part part) {
+const char *mg_matrix_name(enum mg_matrix part) {
     return table[part].name;
 }
 

@@ -16,25 +16,25 @@ enum mg_file_weights { MG_FILE_BF16, MG_FILE_INT8, MG_FILE_INT4, MG_N_FILE_WEIGH
 /* What a matrix is stored as: row-major bf16, or packed (kernels/packed.h). */
 enum mg_store { MG_STORE_BF16, MG_STORE_INT8, MG_STORE_INT4 };
 
-enum mg_part {
-    MG_PART_PATCH_EMBED,
-    MG_PART_VISION, /* qkv, proj, fc1, fc2 of all blocks */
-    MG_PART_MERGER, /* and the DeepStack mergers */
-    MG_PART_EMBED,
-    MG_PART_HEAD,
-    MG_PART_QK,
-    MG_PART_V,
-    MG_PART_O,
-    MG_PART_GATE_UP,
-    MG_PART_DOWN,
-    MG_N_PART
+enum mg_matrix {
+    MG_MATRIX_PATCH_EMBED,
+    MG_MATRIX_VISION, /* qkv, proj, fc1, fc2 of all blocks */
+    MG_MATRIX_MERGER, /* and the DeepStack mergers */
+    MG_MATRIX_EMBED,
+    MG_MATRIX_HEAD,
+    MG_MATRIX_QK,
+    MG_MATRIX_V,
+    MG_MATRIX_O,
+    MG_MATRIX_GATE_UP,
+    MG_MATRIX_DOWN,
+    MG_N_MATRIX
 };
 
 /* Layer (0 .. n_layer-1) matters for the decoder's parts only. */
-enum mg_store mg_recipe(enum mg_file_weights weights, enum mg_part part, size_t layer,
+enum mg_store mg_recipe(enum mg_file_weights weights, enum mg_matrix part, size_t layer,
                         size_t n_layer);
 
-const char *mg_part_name(enum mg_part part);
+const char *mg_matrix_name(enum mg_matrix part);
 const char *mg_store_name(enum mg_store store);
 const char *mg_file_weights_name(enum mg_file_weights weights); /* "bf16", "int8", "int4" */
 

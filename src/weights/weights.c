@@ -8,6 +8,7 @@
 #include "weights/weights.h"
 
 #include "base/io.h"
+#include "weights/config.h"
 #include "weights/json.h"
 
 #include <errno.h>
@@ -282,11 +283,15 @@ void mg_weights_close(struct mg_weights *w) {
     free(w);
 }
 
-size_t mg_weights_count(const struct mg_weights *w) { return w->n; }
+size_t mg_weights_count(const struct mg_weights *w) {
+    return w->n;
+}
 const struct mg_tensor *mg_weights_at(const struct mg_weights *w, size_t i) {
     return &w->tensor[i];
 }
-size_t mg_weights_bytes(const struct mg_weights *w) { return w->bytes; }
+size_t mg_weights_bytes(const struct mg_weights *w) {
+    return w->bytes;
+}
 
 struct mg_slice mg_weights_after(const struct mg_weights *w, const struct mg_tensor *t) {
     const struct mg_map *map = &w->map[w->shard[t - w->tensor]];
