@@ -295,7 +295,7 @@ static const char *split_path(const char *path, char dir[4096]) {
     snprintf(dir, 4096, "%s", path);
     char *slash = strrchr(dir, '/');
     if (!slash) {
-        strcpy(dir, ".");
+        snprintf(dir, 4096, ".");
         return path;
     }
     slash[slash == dir] = 0;

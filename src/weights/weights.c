@@ -229,6 +229,8 @@ static enum mg_status open_one(int fd, const char *path, struct mg_weights **out
         status = fd >= 0 ? mg_map_fd(fd, path, w->map, err) : mg_map_open(path, w->map, err);
     if (status == MG_OK) status = add_map(w, path, err);
     if (status == MG_OK) status = sort_names(w, err);
+    if (status == MG_OK && w->n == 0)
+        status = mg_fail(err, MG_ERR_FORMAT, "", "%s holds no tensor", path);
     if (status == MG_OK)
         *out = w;
     else
