@@ -107,12 +107,22 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
     [MG_OPT_WEIGHTS] =
         {.name = "weights",
          .type = MG_TYPE_CHOICE,
-         .choice = "auto|f32|bf16",
+         .choice = "auto|int8|int4|bf16|f32",
          .value = "MODE",
-         .fallback = "auto, which is bf16",
+         .fallback = "auto, which is int8 for a folder and a packed file's own",
          .group = G_MODEL,
-         .help = "How the weights are computed with: auto, bf16, or f32 (the definition, slow).",
+         .help =
+             "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
+             "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
+             "at first use.",
          .commands = ENGINE},
+    [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
+                          .type = MG_TYPE_STRING,
+                          .value = "FOLDER",
+                          .fallback = "$XDG_CACHE_HOME/margay, or ~/.cache/margay",
+                          .group = G_MODEL,
+                          .help = "Where converted checkpoints are kept.",
+                          .commands = ENGINE},
     [MG_OPT_THREADS] = {.name = "threads",
                         .alias = {"-t"},
                         .type = MG_TYPE_INT,

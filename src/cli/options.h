@@ -41,6 +41,7 @@ extern const struct mg_command_info mg_commands[MG_N_CMD];
 enum mg_opt {
     MG_OPT_MODEL,
     MG_OPT_WEIGHTS,
+    MG_OPT_CACHE_DIR,
     MG_OPT_THREADS,
     MG_OPT_CTX_SIZE,
     MG_OPT_PREFILL_CHUNK,

@@ -87,12 +87,22 @@ static enum mg_status parse_prune(const struct mg_options *o, struct mg_engine_o
                    "--prune takes off, exact, or near=N with N from 0 to 255, not '%.20s'", text);
 }
 
+static enum mg_weight_mode weight_mode(const struct mg_options *o) {
+    static const char *const name[] = {[MG_WEIGHTS_AUTO] = "auto",
+                                       [MG_WEIGHTS_F32] = "f32",
+                                       [MG_WEIGHTS_BF16] = "bf16",
+                                       [MG_WEIGHTS_INT8] = "int8",
+                                       [MG_WEIGHTS_INT4] = "int4"};
+    for (int i = 0; i <= MG_WEIGHTS_INT4; i++)
+        if (mg_opt_is(o, MG_OPT_WEIGHTS, name[i])) return (enum mg_weight_mode)i;
+    return MG_WEIGHTS_AUTO;
+}
+
 static enum mg_status engine_options(const struct mg_options *o, struct mg_engine_options *e,
                                      struct mg_err *err) {
     *e = (struct mg_engine_options){
-        .weights = mg_opt_is(o, MG_OPT_WEIGHTS, "f32")    ? MG_WEIGHTS_F32
-                   : mg_opt_is(o, MG_OPT_WEIGHTS, "bf16") ? MG_WEIGHTS_BF16
-                                                          : MG_WEIGHTS_AUTO,
+        .weights = weight_mode(o),
+        .cache_dir = mg_opt_text(o, MG_OPT_CACHE_DIR, NULL),
         .n_thread = (int)mg_opt_int(o, MG_OPT_THREADS, 0),
         .context = (size_t)mg_opt_int(o, MG_OPT_CTX_SIZE, 0),
         .prefill_chunk = (size_t)mg_opt_int(o, MG_OPT_PREFILL_CHUNK, 0),
