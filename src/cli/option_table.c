@@ -76,7 +76,8 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "[options] OWNER/NAME",
          "fetch a checkpoint from Hugging Face or a compatible server",
          "Fetches config.json, the tokenizer's files, chat templates and model*.safetensors into a "
-         "folder, in parallel ranges, and checks every file's checksum. Interrupted or cut off, the "
+         "folder, in parallel ranges, and checks every file's checksum. Interrupted or cut off, "
+         "the "
          "same command goes on where it was; files that are whole are checked and kept.\n"
          "HF_ENDPOINT names another server, HF_TOKEN an access token for gated and private "
          "repositories; it is sent to that server alone. HTTPS_PROXY, NO_PROXY and CURL_CA_BUNDLE "

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@
 
 #define DEFAULT_ENDPOINT "https://huggingface.co"
 #define MAX_PATH 4096
+#define RATE_SECONDS 5.0
 #define LINE_SECONDS 10.0 /* between lines of progress where there is no terminal */
 
 enum outcome { FETCHED, RESUMED, KEPT };
@@ -50,8 +52,9 @@ struct pull {
     const char *now;        /* file on its way */
     uint64_t total, before; /* in all; of files that are done */
     uint64_t last_done;
-    double last_time, rate; /* clock and bytes at the last measurement; bytes a second, smoothed */
-    double last_line;
+    double last_time;                    /* clock at the last measurement, 0 none yet */
+    double recent_bytes, recent_seconds; /* fading sums: how fast it has been of late */
+    double last_line;                    /* clock */
 };
 
 static const char *environment(const char *name) {
@@ -93,7 +96,7 @@ static void note(void *user, const char *text) {
 
 /* One line, cut to the terminal's width so that it can be rewritten in place. */
 static void draw(struct pull *p, const char *line, double share) {
-    enum { WIDTH = 20 };
+    enum { WIDTH = 12 };
     char bar[WIDTH + 1], all[400];
     size_t full = (size_t)(share * WIDTH);
     for (size_t i = 0; i < WIDTH; i++) bar[i] = i < full ? '#' : '.';
@@ -106,29 +109,36 @@ static void draw(struct pull *p, const char *line, double share) {
     p->progress.drawn = true;
 }
 
-static void show(struct pull *p, const char *doing, uint64_t done, uint64_t total, bool moving) {
+/* Bytes a second, of the last RATE_SECONDS above all. */
+static void measure(struct pull *p, uint64_t done) {
     double now = mg_clock(), since = now - p->last_time;
-    if (!p->progress.on) return;
-    if (p->last_time == 0 || done < p->last_done) {
-        p->last_time = now;
-        p->last_done = done;
-    } else if (since >= 0.5) {
-        double latest = (double)(done - p->last_done) / since;
-        p->rate = p->rate > 0 ? 0.75 * p->rate + 0.25 * latest : latest;
-        p->last_time = now;
-        p->last_done = done;
+    bool again = p->last_time == 0 || done < p->last_done; /* a pause, or a file begun anew */
+    if (!again && since < 0.25) return;
+    if (!again) {
+        double keep = exp(-since / RATE_SECONDS);
+        p->recent_bytes = p->recent_bytes * keep + (double)(done - p->last_done);
+        p->recent_seconds = p->recent_seconds * keep + since;
     }
+    p->last_time = now;
+    p->last_done = done;
+}
+
+static void show(struct pull *p, const char *doing, uint64_t done, uint64_t total, bool moving) {
+    if (!p->progress.on) return;
+    if (moving) measure(p, done);
+    double now = mg_clock();
     if (now - p->last_line < (p->progress.tty ? 0.1 : LINE_SECONDS) &&
         !(p->progress.tty && done == total))
         return;
     p->last_line = now;
-    char have[24], all[24], rate[24], left[24], line[256];
-    int n = snprintf(line, sizeof line, "%s%.60s: %s of %s", doing, p->now, bytes_text(have, done),
-                     bytes_text(all, total));
-    if (moving && p->rate >= 1)
-        snprintf(line + n, sizeof line - (size_t)n, ", %s/s, %s left",
-                 bytes_text(rate, (uint64_t)p->rate),
-                 time_text(left, (double)(total - done) / p->rate));
+    char have[24], all[24], per_second[24], left[24], line[256], speed[64] = "";
+    double rate = p->recent_seconds > 0 ? p->recent_bytes / p->recent_seconds : 0;
+    if (moving && rate >= 1)
+        snprintf(speed, sizeof speed, ", %s/s, %s left", bytes_text(per_second, (uint64_t)rate),
+                 time_text(left, (double)(total - done) / rate));
+    /* The name is last: it is what a narrow terminal can spare. */
+    snprintf(line, sizeof line, "%s%s of %s%s: %s", doing, bytes_text(have, done),
+             bytes_text(all, total), speed, p->now);
     if (p->progress.tty)
         draw(p, line, total ? (double)done / (double)total : 1);
     else
@@ -149,7 +159,7 @@ static void checking(void *user, uint64_t done, uint64_t total) {
 /* Lines of progress count from here again. */
 static void begin_file(struct pull *p, const char *name) {
     p->now = name;
-    p->last_time = p->rate = 0;
+    p->last_time = 0;
     p->last_line = p->progress.tty ? 0 : mg_clock();
 }
 

@@ -81,7 +81,9 @@ bool mg_interrupt_input(void) {
     return !interrupted;
 }
 
-bool mg_interrupt_seen(void) { return interrupted; }
+bool mg_interrupt_seen(void) {
+    return interrupted;
+}
 
 bool mg_interrupt_woken(void) {
     mode = MODE_END;

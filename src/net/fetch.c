@@ -158,7 +158,10 @@ static enum mg_status probe(struct job *job, uint64_t *size, struct mg_err *err)
     struct mg_err why = {0};
     enum mg_status st = mg_transfer_init(&t, &job->f->http, &why);
     if (!st) st = run_one(job->f, &t, &why);
-    if (!st) {
+    if (st && !strcmp(why.code, "http_416") && t.has_range && t.range_total == 0) {
+        *size = 0; /* an empty file has no first byte */
+        st = MG_OK;
+    } else if (!st) {
         *size = t.status == 206 && t.has_range ? t.range_total
                 : t.status == 200              ? t.length
                                                : UINT64_MAX;
@@ -200,7 +203,8 @@ static bool check_answer(struct mg_transfer *t) {
     if (*job->etag && strcmp(job->etag, t->etag)) {
         snprintf(t->wrong, sizeof t->wrong, "the file has changed on the server");
     } else if (t->status == 206) {
-        if (!t->ranged || !t->has_range || t->range_from != t->from || t->range_to > t->to)
+        if (!t->ranged || !t->has_range || t->range_from != t->from || t->range_to <= t->from ||
+            t->range_to > t->to)
             snprintf(t->wrong, sizeof t->wrong,
                      "the server sends another range than was asked for");
         else if (t->range_total != UINT64_MAX && t->range_total != size)

@@ -78,6 +78,11 @@ bool mg_http_content_range(const char *s, uint64_t *from, uint64_t *to, uint64_t
     s += 5;
     if (*s != ' ' && *s != '=') return false;
     while (*s == ' ' || *s == '=') s++;
+    if (s[0] == '*' && s[1] == '/') { /* of a refusal (416) */
+        *from = *to = 0;
+        s = number(s + 2, total);
+        return s && !s[strspn(s, " \t\r\n")];
+    }
     s = number(s, from);
     if (!s || *s++ != '-') return false;
     uint64_t last;
@@ -136,8 +141,8 @@ static size_t on_body(char *data, size_t size, size_t n, void *user) {
     }
     t->n_body += n;
     if (t->status != 200 && t->status != 206)
-        return t->n_body > MAX_OTHER_BODY ? CURL_WRITEFUNC_ERROR : n;
-    if (!t->sink(t, (const uint8_t *)data, n)) return CURL_WRITEFUNC_ERROR;
+        return t->n_body > MAX_OTHER_BODY ? 0 : n;
+    if (!t->sink(t, (const uint8_t *)data, n)) return 0;
     t->n_progress += n;
     return n;
 }

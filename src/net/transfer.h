@@ -94,7 +94,7 @@ void mg_transfer_cancel(struct mg_transfer *t);
  * stop. */
 enum mg_status mg_http_step(struct mg_http *h, struct mg_transfer *t, size_t n, struct mg_err *err);
 
-/* "bytes 0-99/1000" after its colon; false when it isn't one. */
+/* "bytes 0-99/1000" after its colon; false when it isn't one. A star for the range gives 0, 0. */
 bool mg_http_content_range(const char *text, uint64_t *from, uint64_t *to, uint64_t *total);
 
 #endif

@@ -2,7 +2,7 @@
 
 `Hub(files)` lists and serves {name: bytes} under REPO at COMMIT. A test sets `hub.on_file`, a function
 (request, name, data) -> None or an answer made by itself through `request`; returning False serves as usual. What was
-asked and how many bytes of content left are recorded. Everything is bounded: sockets time out, threads are daemons.
+asked is recorded. Everything is bounded: sockets time out, threads are daemons.
 """
 import hashlib
 import http.server
@@ -34,11 +34,9 @@ class Request(http.server.BaseHTTPRequestHandler):
         self.send_body(body)
 
     def send_body(self, body, piece=1 << 18, rate=None):
-        """Sends, counted; `rate`: bytes a second."""
+        """Sends; `rate`: bytes a second."""
         view = memoryview(body)
         while view:
-            with self.server.lock:
-                self.server.sent += min(piece, len(view))
             self.wfile.write(view[:piece])
             view = view[piece:]
             if rate:
@@ -58,6 +56,9 @@ class Request(http.server.BaseHTTPRequestHandler):
     def head_of(self, data, **more):
         """Sends the head of an ordinary answer; returns its body."""
         wanted = self.range_of(data)
+        if wanted and wanted[0] >= len(data):
+            self.answer(416, Content_Range=f"bytes */{len(data)}")
+            return b""
         first, end = wanted or (0, len(data))
         self.send_response(206 if wanted else 200)
         if wanted:
@@ -93,7 +94,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, hub):
         super().__init__(("127.0.0.1", 0), Request)
-        self.hub, self.lock, self.sent = hub, threading.Lock(), 0
+        self.hub, self.lock = hub, threading.Lock()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def handle_error(self, request, client_address):
@@ -139,8 +140,3 @@ class Hub:
         body = self.listing if isinstance(self.listing, bytes) else json.dumps(self.listing or self.list()).encode()
         return request.answer(200, body, Content_Type="application/json")
 
-    def paths(self, name):
-        return [path for _, path, _ in self.asked if path.endswith("/" + name)]
-
-    def sent(self):
-        return sum(s.sent for s in self.servers)
