@@ -224,6 +224,9 @@ static bool set_options(struct mg_transfer *t, bool with_token) {
 #else
     ok = ok && !curl_easy_setopt(e, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
 #endif
+#if LIBCURL_VERSION_NUM >= 0x075700
+    ok = ok && !curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L); /* never waits for a name server */
+#endif
     if (o->ca_file) ok = ok && !curl_easy_setopt(e, CURLOPT_CAINFO, o->ca_file);
     return ok;
 }

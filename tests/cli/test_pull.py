@@ -208,12 +208,12 @@ def test_stalls(pull, hub):
             return False
         r.send_body(r.head_of(data)[:2 * MIB])
         r.wfile.flush()
-        select.select([r.connection], [], [], 15)  # until the client gives up
+        select.select([r.connection], [], [], 40)  # until the client gives up
         r.close_connection = True
     hub.on_file = only_weights(answer)
     start = time.monotonic()
     got = pull.json(hub, "--stall-time", "1")
-    assert pull.whole(hub) and time.monotonic() - start < 12 and "127.0.0.1 stalls" in got["stderr"]
+    assert pull.whole(hub) and time.monotonic() - start < 30 and "127.0.0.1 stalls" in got["stderr"]
     assert got["file"][WEIGHTS]["received_bytes"] == len(BIG)
 
 
