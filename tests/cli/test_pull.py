@@ -271,6 +271,7 @@ def test_a_server_that_knows_no_ranges(pull, hub, chunked):
 
 LIES = {
     "another range": lambda r, d: ranged(r, d, 1, len(d)),
+    "an earlier range": lambda r, d: ranged(r, d, -1 if r.range_of(d)[0] else 0, len(d)),
     "another size": lambda r, d: ranged(r, d, 0, len(d) + 1),
     "no range told": lambda r, d: r.answer(206, d[:PIECE]),
     "a longer file": lambda r, d: r.answer(200, d + b"x"),
