@@ -56,7 +56,7 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
                       "parts {\"type\": \"image\", \"image\": FILE} and {\"type\": \"text\", "
                       "\"text\": ...}) and writes "
                       "input_ids, image_grid_thw, position_ids, pixel_values, vision, "
-                      "deepstack_0.., logits and greedy to the "
+                      "deepstack_0.., logits and greedy (and kept, with --prune) to the "
                       "output folder, for comparison with the reference.",
                       {"margay trace -m models/demo --messages case.json --images pictures "
                        "--weights f32 --out stages",
@@ -123,12 +123,22 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
     [MG_OPT_WEIGHTS] =
         {.name = "weights",
          .type = MG_TYPE_CHOICE,
-         .choice = "auto|f32|bf16",
+         .choice = "auto|int8|int4|bf16|f32",
          .value = "MODE",
-         .fallback = "auto, which is bf16",
+         .fallback = "auto, which is int8 for a folder and a packed file's own",
          .group = G_MODEL,
-         .help = "How the weights are computed with: auto, bf16, or f32 (the definition, slow).",
+         .help =
+             "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
+             "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
+             "at first use.",
          .commands = ENGINE},
+    [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
+                          .type = MG_TYPE_STRING,
+                          .value = "FOLDER",
+                          .fallback = "$XDG_CACHE_HOME/margay, or ~/.cache/margay",
+                          .group = G_MODEL,
+                          .help = "Where converted checkpoints are kept.",
+                          .commands = ENGINE},
     [MG_OPT_THREADS] = {.name = "threads",
                         .alias = {"-t"},
                         .type = MG_TYPE_INT,
@@ -235,6 +245,17 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .group = G_INPUT,
          .help = "Least tokens a picture; smaller ones are scaled up. About 1024 helps when "
                  "places in a picture are asked for.",
+         .commands = ENGINE},
+    [MG_OPT_PRUNE] =
+        {.name = "prune",
+         .type = MG_TYPE_STRING,
+         .value = "off|exact|near=N",
+         .fallback = "off",
+         .group = G_INPUT,
+         .help =
+             "Leaves out cells of 32 x 32 pixels that only repeat their neighbours: equal ones, "
+             "or with near=N (0 to 255) those in which no value differs by more than N. Charts, "
+             "screenshots and clean pages take a fraction of the time; photos gain nothing.",
          .commands = ENGINE},
     [MG_OPT_BACKGROUND] = {.name = "background",
                            .type = MG_TYPE_STRING,
@@ -481,15 +502,6 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                              .help =
                                  "Patches from this .npy file take the place of the pictures' own.",
                              .commands = TRACE},
-    [MG_OPT_PRUNE] = {.name = "prune",
-                      .type = MG_TYPE_STRING,
-                      .argv_only = true,
-                      .value = "HOW",
-                      .fallback = "off",
-                      .group = G_INPUT,
-                      .help =
-                          "Leaving out uneventful parts of a picture; this version has only off.",
-                      .commands = TRACE},
 
     [MG_OPT_REVISION] = {.name = "revision",
                          .type = MG_TYPE_STRING,

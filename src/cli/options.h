@@ -42,6 +42,7 @@ extern const struct mg_command_info mg_commands[MG_N_CMD];
 enum mg_opt {
     MG_OPT_MODEL,
     MG_OPT_WEIGHTS,
+    MG_OPT_CACHE_DIR,
     MG_OPT_THREADS,
     MG_OPT_CTX_SIZE,
     MG_OPT_PREFILL_CHUNK,
@@ -53,6 +54,7 @@ enum mg_opt {
     MG_OPT_DETAIL,
     MG_OPT_IMAGE_MAX_TOKENS,
     MG_OPT_IMAGE_MIN_TOKENS,
+    MG_OPT_PRUNE,
     MG_OPT_BACKGROUND,
     MG_OPT_MAX_IMAGE_BYTES,
     MG_OPT_MAX_IMAGE_PIXELS,
@@ -80,7 +82,6 @@ enum mg_opt {
     MG_OPT_IMAGES,
     MG_OPT_OUT,
     MG_OPT_PIXEL_VALUES,
-    MG_OPT_PRUNE,
     MG_OPT_REVISION,
     MG_OPT_CONNECTIONS,
     MG_OPT_RETRIES,
