@@ -10,6 +10,7 @@
 #define CHAT (1u << MG_CMD_CHAT)
 #define TRACE (1u << MG_CMD_TRACE)
 #define TOKENIZE (1u << MG_CMD_TOKENIZE)
+#define PULL (1u << MG_CMD_PULL)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
@@ -70,6 +71,20 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "with the text decoded from the ids. The folder needs no more than tokenizer.json.",
          {"echo '\"Hello there\"' | margay tokenize --model models/demo", NULL},
          0},
+    [MG_CMD_PULL] =
+        {"pull",
+         "[options] OWNER/NAME",
+         "fetch a checkpoint from Hugging Face or a compatible server",
+         "Fetches config.json, the tokenizer's files, chat templates and model*.safetensors into a "
+         "folder, in parallel ranges, and checks every file's checksum. Interrupted or cut off, "
+         "the "
+         "same command goes on where it was; files that are whole are checked and kept.\n"
+         "HF_ENDPOINT names another server, HF_TOKEN an access token for gated and private "
+         "repositories; it is sent to that server alone. HTTPS_PROXY, NO_PROXY and CURL_CA_BUNDLE "
+         "are obeyed.",
+         {"margay pull Qwen/Qwen3-VL-2B-Instruct",
+          "HF_ENDPOINT=https://hf-mirror.com margay pull Qwen/Qwen3-VL-2B-Instruct -o model", NULL},
+         1},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",
@@ -89,6 +104,7 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
 
 #define G_MODEL "Model"
 #define G_INPUT "Question and pictures"
+#define G_FETCH "Download"
 #define G_SAMPLING "Answer"
 #define G_OUTPUT "Output"
 #define G_GENERAL "General"
@@ -427,8 +443,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_OUTPUT,
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
-                             "picture.",
-                     .commands = ASK},
+                             "picture. pull: what was fetched.",
+                     .commands = ASK | PULL},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -475,8 +491,9 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                     .argv_only = true,
                     .value = "FOLDER",
                     .group = G_OUTPUT,
-                    .help = "Folder for the .npy files; made when missing.",
-                    .commands = TRACE},
+                    .help = "Folder to write to, made when missing; pull: [default: NAME, in the "
+                            "working folder].",
+                    .commands = TRACE | PULL},
     [MG_OPT_PIXEL_VALUES] = {.name = "pixel-values",
                              .type = MG_TYPE_STRING,
                              .argv_only = true,
@@ -485,6 +502,43 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                              .help =
                                  "Patches from this .npy file take the place of the pictures' own.",
                              .commands = TRACE},
+
+    [MG_OPT_REVISION] = {.name = "revision",
+                         .type = MG_TYPE_STRING,
+                         .argv_only = true,
+                         .value = "R",
+                         .fallback = "main",
+                         .group = G_FETCH,
+                         .help = "Branch, tag or commit.",
+                         .commands = PULL},
+    [MG_OPT_CONNECTIONS] = {.name = "connections",
+                            .type = MG_TYPE_INT,
+                            .min = 1,
+                            .max = 16,
+                            .value = "N",
+                            .fallback = "4",
+                            .group = G_FETCH,
+                            .help = "Connections that share a large file.",
+                            .commands = PULL},
+    [MG_OPT_RETRIES] = {.name = "retries",
+                        .type = MG_TYPE_INT,
+                        .min = 0,
+                        .max = 1000,
+                        .value = "N",
+                        .fallback = "8",
+                        .group = G_FETCH,
+                        .help = "Failures in a row after which a download is given up; the pause "
+                                "between them grows to 32 s.",
+                        .commands = PULL},
+    [MG_OPT_STALL_TIME] = {.name = "stall-time",
+                           .type = MG_TYPE_FLOAT,
+                           .min = 1,
+                           .max = 3600,
+                           .value = "SECONDS",
+                           .fallback = "30",
+                           .group = G_FETCH,
+                           .help = "A connection that brings nothing for so long is tried again.",
+                           .commands = PULL},
 
     [MG_OPT_MAN] = {.name = "man",
                     .type = MG_TYPE_FLAG,
@@ -499,14 +553,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .fallback = "margay/config.ini in $XDG_CONFIG_HOME or ~/.config, when there",
          .group = G_GENERAL,
          .help = "INI file: key = value with options' names, for all commands or below [COMMAND].",
-         .commands = ENGINE | TOKENIZE},
+         .commands = ENGINE | TOKENIZE | PULL},
     [MG_OPT_PROGRESS] = {.name = "progress",
                          .type = MG_TYPE_FLAG,
                          .negatable = true,
                          .fallback = "on",
                          .group = G_GENERAL,
                          .help = "Tells the stages on standard error, with a bar on a terminal.",
-                         .commands = ENGINE},
+                         .commands = ENGINE | PULL},
     [MG_OPT_VERBOSE] = {.name = "verbose",
                         .alias = {"-v"},
                         .type = MG_TYPE_FLAG,

@@ -136,9 +136,7 @@ static void say_demo(void) {
           "margay: printed text, names colours and shapes, counts to six, and finds the total of a "
           "small\n"
           "margay: receipt; it knows nothing else, and a photo gets nonsense. For the real one:\n"
-          "margay:   hf download Qwen/Qwen3-VL-2B-Instruct --local-dir Qwen3-VL-2B-Instruct\n"
-          "margay:   (or: git lfs install; git clone "
-          "https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct)\n"
+          "margay:   margay pull Qwen/Qwen3-VL-2B-Instruct\n"
           "margay:   margay ask -m Qwen3-VL-2B-Instruct photo.jpg \"What is on the table?\"\n",
           stderr);
 }
