@@ -31,6 +31,7 @@ need libwebp-dev lib libwebpdemux
 need libgif-dev header gif_lib.h
 need libssl-dev lib libcrypto
 need libcurl4-openssl-dev lib libcurl
+need ca-certificates test -s /etc/ssl/certs/ca-certificates.crt
 need libcmocka-dev lib cmocka
 if [ "$what" = test ]; then
     need binutils have objdump

@@ -1,6 +1,7 @@
 /* cli/bench.c - margay bench: how long each part of an answer takes, and how near that is to what
  * this machine could do.
  *
+ *     the engine is opened, which may convert the checkpoint
  *     fresh processes: start to ready; memory of one answer
  *     warm-up run
  *     [limits of the machine] run [limits] run ... run [limits]
@@ -20,11 +21,13 @@
 
 #include "base/io.h"
 #include "text/prompt.h"
+#include "weights/packed_file.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DEFAULT_SIDE 416
@@ -127,6 +130,26 @@ enum mg_status mg_bench_load_picture(const struct mg_options *o, uint64_t seed, 
     return st;
 }
 
+/* The configuration and the tokenizer of a checkpoint folder or a packed file; NULL: not wanted. */
+static enum mg_status open_texts(const char *path, struct mg_config *config,
+                                 struct mg_tokenizer **tok, struct mg_err *err) {
+    struct stat is;
+    enum mg_status st = MG_OK;
+    if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) {
+        if (config) st = mg_config_open(path, config, err);
+        return st || !tok ? st : mg_tokenizer_open(path, tok, err);
+    }
+    struct mg_weights *weights = NULL;
+    st = mg_weights_open(path, &weights, err);
+    if (!st && config) st = mg_packed_file_config(weights, config, err);
+    if (!st && tok) {
+        struct mg_slice text = mg_packed_file_text(weights, "tokenizer.json");
+        st = mg_tokenizer_parse(text.data, text.n, tok, err);
+    }
+    mg_weights_close(weights);
+    return st;
+}
+
 /* Prompt tokens with this text beside a picture of n_image tokens, 0 when that failed. */
 static size_t count_prompt(const struct mg_tokenizer *tok, size_t n_image,
                            const struct mg_buf *text, struct mg_err *err) {
@@ -165,7 +188,7 @@ enum mg_status mg_bench_make_text(const struct mg_options *o, const char *folder
                                   struct mg_buf *out, struct mg_err *err) {
     struct mg_tokenizer *tok = NULL;
     out->n = 0;
-    enum mg_status st = mg_tokenizer_open(folder, &tok, err);
+    enum mg_status st = open_texts(folder, NULL, &tok, err);
     if (!st && !mg_buf_add_str(out, "?")) st = mg_fail_memory(err, "question");
     size_t least = st ? 0 : count_prompt(tok, n_image, out, err);
     if (!st && least == 0) st = err ? err->status : MG_ERR_FORMAT;
@@ -312,11 +335,12 @@ static bool is_int(const struct mg_bench *b) {
     return !strncmp(b->weights, "int", 3);
 }
 
-static struct mg_weight_bits weight_bits(const struct mg_bench *b) {
+static struct mg_weight_bits weight_bits(const struct mg_bench *b,
+                                         const struct mg_text_config *text) {
     bool f32 = !strcmp(b->weights, "f32");
     double kv = f32 ? 32 : 16;
-    if (!strcmp(b->weights, "int8")) return (struct mg_weight_bits){8, 8, 64, kv};
-    if (!strcmp(b->weights, "int4")) return (struct mg_weight_bits){4.25, 8, 64, kv};
+    if (!strcmp(b->weights, "int8")) return mg_work_bits(text, MG_FILE_INT8);
+    if (!strcmp(b->weights, "int4")) return mg_work_bits(text, MG_FILE_INT4);
     double stored = 8.0 * (double)b->weight_bytes / (double)b->n_parameter; /* read in place */
     return (struct mg_weight_bits){stored, stored, 0, kv};
 }
@@ -335,7 +359,7 @@ static void set_limits(struct bench *t) {
     struct mg_bench *b = t->b;
     const struct mg_text_config *text = &t->config.text;
     double read = b->limits[b->n_limits - 1].rate[MG_LIMIT_READ].median;
-    struct mg_weight_bits bits = weight_bits(b);
+    struct mg_weight_bits bits = weight_bits(b, text);
     size_t unit = t->config.vision.merge * t->config.vision.merge;
     b->n_patch = b->image.tokens * unit;
     b->vision_work = mg_work_vision(&t->config.vision, b->n_patch);
@@ -343,7 +367,8 @@ static void set_limits(struct bench *t) {
     size_t before = b->second_cached_tokens + b->second_prompt_tokens;
     b->bytes_per_token = mg_bytes_per_token(text, &bits, before + b->generated_tokens / 2);
     struct mg_figure *f = b->figure;
-    double weights_once = mg_bytes_per_token(text, &bits, 0) / read;
+    double weights_once = mg_bytes_per_token(text, &bits, 0);
+    weights_once = weights_once < (double)b->cache_bytes ? 0 : weights_once / read;
     struct mg_work second = mg_work_prefill(text, b->second_cached_tokens, b->second_prompt_tokens);
     f[MG_METRIC_VISION].limit = 1e3 * least_seconds(b, &b->vision_work);
     f[MG_METRIC_PREFILL].limit = 1e3 * fmax(least_seconds(b, &b->prefill_work), weights_once);
@@ -407,7 +432,12 @@ static enum mg_status open_engine(struct bench *t, struct mg_err *err) {
     b->context = info.context;
     b->n_thread = (size_t)info.n_thread;
     snprintf(b->weights, sizeof b->weights, "%s", info.weights);
-    st = mg_pool_open(info.n_thread, NULL, &t->pool, err);
+    return MG_OK;
+}
+
+static enum mg_status open_limits(struct bench *t, struct mg_err *err) {
+    struct mg_bench *b = t->b;
+    enum mg_status st = mg_pool_open((int)b->n_thread, NULL, &t->pool, err);
     size_t n = mg_limits_buffer_bytes();
     if (b->topology.memory_limit) n = mg_min_size(n, b->topology.memory_limit / 4);
     if (!st) st = mg_limits_open(&t->limits, &b->features, t->pool, n, NULL, err);
@@ -445,9 +475,10 @@ static enum mg_status measure(struct bench *t, struct mg_err *err) {
     mg_topology_read("", &b->topology);
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     b->cache_bytes = cache > 0 ? (size_t)cache : 0;
-    enum mg_status st = mg_config_open(t->folder, &t->config, err);
+    enum mg_status st = open_engine(t, err); /* first: it may convert the folder */
+    if (!st) st = open_texts(t->folder, &t->config, NULL, err);
     if (!st) st = measure_start(t, err);
-    if (!st) st = open_engine(t, err);
+    if (!st) st = open_limits(t, err);
     if (!st) st = measure_fewer(t, err);
     if (!st) st = measure_runs(t, err);
     if (!st) st = measure_batches(t, err);

@@ -1,6 +1,6 @@
 /* cli/bench_shape.c - a checkpoint folder of random weights in the cache folder, for bench --shape.
  *
- *     $XDG_CACHE_HOME/margay or ~/.cache/margay
+ *     --cache-dir, $XDG_CACHE_HOME/margay or ~/.cache/margay
  *         random-SHAPE-bf16-1/           config.json, tokenizer.json, ..., model.safetensors
  *         random-SHAPE-bf16-1.part/      the same being written
  *         random-SHAPE-bf16-1.lock       held with flock while one is made
@@ -73,7 +73,8 @@ static const struct shape {
 /* What one making of a folder needs. */
 struct maker {
     const struct shape *shape;
-    const char *demo; /* folder whose tokenizer and configuration are taken */
+    const char *cache; /* --cache-dir, or NULL */
+    const char *demo;  /* folder whose tokenizer and configuration are taken */
     char folder[PATH_BYTES - 64], part[PATH_BYTES - 32], lock[PATH_BYTES - 32];
     struct mg_buf config, preprocess, tokenizer; /* the files' texts */
     struct mg_config parsed;
@@ -395,11 +396,10 @@ static enum mg_status check_disk(const struct maker *m) {
     uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize,
              need = m->n_data + m->header.n + m->tokenizer.n + MARGIN;
     if (free_bytes >= need) return MG_OK;
-    return mg_fail(
-        m->err, MG_ERR_IO, "disk_full",
-        "random weights need %.2f GB in %s, where %.2f GB are free (XDG_CACHE_HOME names "
-        "another place)",
-        (double)need * 1e-9, m->folder, (double)free_bytes * 1e-9);
+    return mg_fail(m->err, MG_ERR_IO, "disk_full",
+                   "random weights need %.2f GB in %s, where %.2f GB are free (--cache-dir names "
+                   "another place)",
+                   (double)need * 1e-9, m->folder, (double)free_bytes * 1e-9);
 }
 
 static enum mg_status write_folder(struct maker *m) {
@@ -441,13 +441,15 @@ static enum mg_status name_paths(struct maker *m) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char cache[PATH_BYTES - 160];
     int n = -1;
-    if (xdg && xdg[0] == '/')
+    if (m->cache)
+        n = snprintf(cache, sizeof cache, "%s", m->cache);
+    else if (xdg && xdg[0] == '/')
         n = snprintf(cache, sizeof cache, "%s/margay", xdg);
     else if (home && home[0] == '/')
         n = snprintf(cache, sizeof cache, "%s/.cache/margay", home);
     if (n < 0)
         return mg_fail(m->err, MG_ERR_NOT_FOUND, "no_cache",
-                       "no place for random weights: set HOME or XDG_CACHE_HOME");
+                       "no place for random weights: name one with --cache-dir");
     if ((size_t)n >= sizeof cache) return mg_fail(m->err, MG_ERR_ARGUMENT, "", "path too long");
     snprintf(m->folder, sizeof m->folder, "%s/random-%s-bf16-%d", cache, m->shape->name, VERSION);
     snprintf(m->part, sizeof m->part, "%s.part", m->folder);
@@ -475,6 +477,7 @@ enum mg_status mg_bench_shape(struct mg_options *o, const char *name, const char
     *folder = NULL;
     struct maker *m = mg_alloc_zero(1, sizeof *m);
     if (!m) return mg_fail_memory(err, "random weights");
+    m->cache = mg_opt_text(o, MG_OPT_CACHE_DIR, NULL);
     m->demo = demo;
     m->progress = progress;
     m->err = err;

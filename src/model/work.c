@@ -39,6 +39,30 @@ double mg_work_total(const struct mg_work *w) {
     return w->linear + w->attention + w->merger + w->patch + w->head;
 }
 
+struct mg_weight_bits mg_work_bits(const struct mg_text_config *c, enum mg_file_weights weights) {
+    static const double store[] = {
+        [MG_STORE_BF16] = 16, [MG_STORE_INT8] = 8, [MG_STORE_INT4] = 4.25 /* with sub-scales */};
+    double hidden = (double)c->hidden, q = (double)(c->n_head * c->head_dim),
+           kv = (double)(c->n_head_kv * c->head_dim), ffn = (double)c->ffn, bits = 0;
+    const struct {
+        enum mg_matrix part;
+        double elements;
+    } part[] = {{MG_MATRIX_QK, hidden * (q + kv)},
+                {MG_MATRIX_V, hidden * kv},
+                {MG_MATRIX_O, hidden * q},
+                {MG_MATRIX_GATE_UP, 2 * hidden * ffn},
+                {MG_MATRIX_DOWN, hidden * ffn}};
+    for (size_t l = 0; l < c->n_layer; l++)
+        for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
+            bits += part[i].elements * store[mg_recipe(weights, part[i].part, l, c->n_layer)];
+    return (struct mg_weight_bits){
+        .linear = bits / ((double)c->n_layer * layer_elements(c)),
+        .head = store[mg_recipe(weights, MG_MATRIX_HEAD, 0, c->n_layer)],
+        .per_channel = weights == MG_FILE_BF16 ? 0 : 64, /* f32 scale, i32 sum of the weights */
+        .kv = 16,
+    };
+}
+
 double mg_bytes_per_token(const struct mg_text_config *c, const struct mg_weight_bits *bits,
                           size_t n_kv) {
     double hidden = (double)c->hidden, vocab = (double)c->n_vocab, layers = (double)c->n_layer;

@@ -12,6 +12,7 @@
 #define MG_MODEL_WORK_H
 
 #include "weights/config.h"
+#include "weights/recipe.h"
 
 struct mg_work {
     double linear;    /* operations of the blocks' or layers' matrices */
@@ -36,6 +37,10 @@ struct mg_weight_bits {
     double per_channel; /* f32 scale and the like, bits for each output channel of a matrix */
     double kv;          /* one element of keys and values */
 };
+
+/* As the recipe has it; `linear` is the mean over the layers' matrices, keys and values are bf16.
+ */
+struct mg_weight_bits mg_work_bits(const struct mg_text_config *c, enum mg_file_weights weights);
 
 /* Bytes that must be read to decode one token behind n_kv others: every matrix of the layers, the
  * head, keys and values. */

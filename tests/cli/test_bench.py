@@ -25,7 +25,7 @@ SHORT = ["--runs", "2", "-n", "4", "--no-warmup"]
 def run(tmp_path_factory):
     """(the JSON, the SVG's text) of one run."""
     tmp = tmp_path_factory.mktemp("bench")
-    o = Margay(tmp).json("bench", "-m", DEMO, "--runs", "3", "-n", "5", "--plot", tmp / "a.svg")
+    o = Margay(tmp).json("bench", "-m", DEMO, "--weights", "bf16", "--runs", "3", "-n", "5", "--plot", tmp / "a.svg")
     return o, (tmp / "a.svg").read_text()
 
 
@@ -107,6 +107,22 @@ def test_work_by_the_configuration(run):
     least = 2 * (t["num_hidden_layers"] * layer + t["vocab_size"] * t["hidden_size"])
     assert least < o["work"]["decode_mb_per_token"] * 1e6 < least + 2 * 2 * kv * t["num_hidden_layers"] * (tokens + 1)
     assert o["image"]["tokens"] == n // 4
+
+
+def test_integer_weights(margay, tmp_path):
+    """The default; the products' limit is then that of bytes, attention's that of bf16. Also as one packed file."""
+    o = margay.json("bench", "-m", DEMO, *SHORT, "--cache-dir", tmp_path / "cache")
+    assert o["weights"] == "int8"
+    n, v = o["image"]["patches"], json.loads((DEMO / "config.json").read_text())["vision_config"]
+    attention = 2e-9 * 2 * n * n * v["hidden_size"] * v["depth"]
+    limits = o["limits"]
+    products = limits.get("int8_gop_s", limits["bf16_gflop_s"])
+    least = (o["work"]["vision_gflop"] - attention) / products + attention / limits["bf16_gflop_s"]
+    assert o["least"]["vision_ms"] == pytest.approx(least * 1e3, rel=1e-2)
+    file = next((tmp_path / "cache").glob("*-int8.safetensors"))
+    p = margay.json("bench", "-m", file, *SHORT)
+    assert p["weights"] == "int8" and p["model"] == file.name
+    assert p["work"] == o["work"] and p["prompt_tokens"] == o["prompt_tokens"]
 
 
 def test_plot(run):
@@ -195,7 +211,7 @@ def test_wrong_usage(margay, args, words):
     (["-m", DEMO, "-c", "20"], "the context holds 20"),
 ])
 def test_failures(margay, args, word):
-    p = margay("bench", *args)
+    p = margay("bench", "--no-progress", *args)
     assert p.returncode == 1 and p.stdout == "" and p.stderr.count(word) == 1, p.stderr
 
 
@@ -306,7 +322,7 @@ def test_no_place_for_random_weights(margay, tmp_path):
     assert p.returncode == 1 and "cache" in p.stderr
     env = {k: v for k, v in clean_env(tmp_path).items() if k != "HOME"}
     p = subprocess.run([str(BIN), "bench", "--shape", "demo"], env=env, capture_output=True, text=True, timeout=LIMIT)
-    assert p.returncode == 1 and "XDG_CACHE_HOME" in p.stderr
+    assert p.returncode == 1 and "--cache-dir" in p.stderr
 
 
 @pytest.mark.slow

@@ -72,6 +72,20 @@ static void test_bytes_2b(void **state) {
     assert_near(mg_bytes_per_token(&text_2b, &head, 0) * 1e-9, 0.31, 0.005);
 }
 
+/* Layers 0 to 3 and 27 are 8 bit in an int4 file, and v in the others: weights/recipe.h. */
+static void test_bits_2b(void **state) {
+    (void)state;
+    struct mg_weight_bits bits = mg_work_bits(&text_2b, MG_FILE_INT4);
+    double v = 1024.0 * 2048, others = 2048.0 * (2048 + 1024 + 2048 + 3 * 6144);
+    double want = (5 * (v + others) * 8 + 23 * (v * 8 + others * 4.25)) / (28 * (v + others));
+    assert_near(bits.linear, want, 1e-9);
+    assert_true(bits.head == 8 && bits.per_channel == 64 && bits.kv == 16);
+    bits = mg_work_bits(&text_2b, MG_FILE_INT8);
+    assert_near(mg_bytes_per_token(&text_2b, &bits, 200) * 1e-9, 1.75, 0.005);
+    bits = mg_work_bits(&text_2b, MG_FILE_BF16);
+    assert_near(mg_bytes_per_token(&text_2b, &bits, 200) * 1e-9, 3.47, 0.008);
+}
+
 /* Another shape, counted one product at a time. */
 static void test_small_by_counting(void **state) {
     (void)state;
@@ -106,9 +120,8 @@ static void test_small_by_counting(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vision_2b),
-        cmocka_unit_test(test_prefill_2b),
-        cmocka_unit_test(test_bytes_2b),
+        cmocka_unit_test(test_vision_2b),         cmocka_unit_test(test_prefill_2b),
+        cmocka_unit_test(test_bytes_2b),          cmocka_unit_test(test_bits_2b),
         cmocka_unit_test(test_small_by_counting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
