@@ -11,10 +11,11 @@
 #define TRACE (1u << MG_CMD_TRACE)
 #define TOKENIZE (1u << MG_CMD_TOKENIZE)
 #define PULL (1u << MG_CMD_PULL)
+#define BENCH (1u << MG_CMD_BENCH)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
-#define ENGINE (ASK | CHAT | TRACE)
+#define ENGINE (ASK | CHAT | TRACE | BENCH)
 
 const struct mg_command_info mg_commands[MG_N_CMD] = {
     [MG_CMD_ASK] =
@@ -85,6 +86,20 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          {"margay pull Qwen/Qwen3-VL-2B-Instruct",
           "HF_ENDPOINT=https://hf-mirror.com margay pull Qwen/Qwen3-VL-2B-Instruct -o model", NULL},
          1},
+    [MG_CMD_BENCH] =
+        {"bench",
+         "[options]",
+         "measure speed and memory, and the machine's limits",
+         "Asks a question about a picture several times and reports the median time of each part, "
+         "the start of a fresh process, its memory, and what share that is of this machine's "
+         "limits: operations a second of its instructions and bytes a second from memory, "
+         "measured in the same run. Without -m or --shape the demo model is measured, which is too "
+         "small to say much. --shape writes random weights to the cache folder once (4.3 GB for "
+         "qwen3-vl-2b): speed does not depend on what the weights are.",
+         {"margay bench -m Qwen3-VL-2B-Instruct",
+          "margay bench --shape qwen3-vl-2b --plot speed.svg",
+          "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
+         0},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",
@@ -181,7 +196,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                       .value = "FILE[,FILE]",
                       .group = G_INPUT,
                       .help = "A picture, or several; may be given again. - is standard input.",
-                      .commands = ANSWER},
+                      .commands = ANSWER | BENCH},
     [MG_OPT_PROMPT] = {.name = "prompt",
                        .alias = {"-p"},
                        .type = MG_TYPE_STRING,
@@ -443,8 +458,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_OUTPUT,
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
-                             "picture. pull: what was fetched.",
-                     .commands = ASK | PULL},
+                              "picture. bench: every figure. pull: what was fetched.",
+                      .commands = ASK | BENCH | PULL},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -539,6 +554,72 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                            .group = G_FETCH,
                            .help = "A connection that brings nothing for so long is tried again.",
                            .commands = PULL},
+
+    [MG_OPT_SHAPE] = {.name = "shape",
+                      .type = MG_TYPE_CHOICE,
+                      .argv_only = true,
+                      .choice = "qwen3-vl-2b|demo",
+                      .value = "NAME",
+                      .group = G_MODEL,
+                      .help = "Random weights of this model's shapes instead of a model.",
+                      .commands = BENCH},
+    [MG_OPT_SIZE] = {.name = "size",
+                     .type = MG_TYPE_STRING,
+                     .argv_only = true,
+                     .value = "WxH",
+                     .fallback = "416x416",
+                     .group = G_INPUT,
+                     .help = "Size of the picture that is made up when there is no --image.",
+                     .commands = BENCH},
+    [MG_OPT_PROMPT_TOKENS] = {.name = "prompt-tokens",
+                              .type = MG_TYPE_INT,
+                              .argv_only = true,
+                              .min = 1,
+                              .max = 16777216,
+                              .value = "N",
+                              .fallback = "the picture's and 14",
+                              .group = G_INPUT,
+                              .help = "Length of the prompt in tokens, the picture's included.",
+                              .commands = BENCH},
+    [MG_OPT_RUNS] = {.name = "runs",
+                     .type = MG_TYPE_INT,
+                     .argv_only = true,
+                     .min = 1,
+                     .max = 100,
+                     .value = "N",
+                     .fallback = "5",
+                     .group = G_INPUT,
+                     .help = "How often it is measured.",
+                     .commands = BENCH},
+    [MG_OPT_WARMUP] = {.name = "warmup",
+                       .type = MG_TYPE_FLAG,
+                       .negatable = true,
+                       .fallback = "on",
+                       .group = G_INPUT,
+                       .help = "One run before the first that counts.",
+                       .commands = BENCH},
+    [MG_OPT_BATCH] = {.name = "batch",
+                      .type = MG_TYPE_STRING,
+                      .argv_only = true,
+                      .value = "N,N",
+                      .fallback = "1,2,4,8",
+                      .group = G_INPUT,
+                      .help = "Numbers of conversations that are decoded together.",
+                      .commands = BENCH},
+    [MG_OPT_CSV] = {.name = "csv",
+                    .type = MG_TYPE_FLAG,
+                    .argv_only = true,
+                    .group = G_OUTPUT,
+                    .help = "Prints a table with commas: name, unit, value, least, greatest, share "
+                            "of the limit.",
+                    .commands = BENCH},
+    [MG_OPT_PLOT] = {.name = "plot",
+                     .type = MG_TYPE_STRING,
+                     .argv_only = true,
+                     .value = "FILE.svg",
+                     .group = G_OUTPUT,
+                     .help = "Draws the figures into an SVG file as well.",
+                     .commands = BENCH},
 
     [MG_OPT_MAN] = {.name = "man",
                     .type = MG_TYPE_FLAG,

@@ -9,7 +9,7 @@ import pytest
 from program import DEMO, SAMPLES
 
 PICTURE = SAMPLES / "colour_000.png"
-COMMANDS = ["ask", "chat", "trace", "tokenize", "help", "version", "completion"]
+COMMANDS = ["ask", "chat", "trace", "tokenize", "bench", "help", "version", "completion"]
 
 
 def usage(p, *words):
