@@ -10,8 +10,8 @@
 #define CHAT (1u << MG_CMD_CHAT)
 #define TRACE (1u << MG_CMD_TRACE)
 #define TOKENIZE (1u << MG_CMD_TOKENIZE)
-#define BENCH (1u << MG_CMD_BENCH)
 #define PULL (1u << MG_CMD_PULL)
+#define BENCH (1u << MG_CMD_BENCH)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
@@ -72,20 +72,6 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "with the text decoded from the ids. The folder needs no more than tokenizer.json.",
          {"echo '\"Hello there\"' | margay tokenize --model models/demo", NULL},
          0},
-    [MG_CMD_BENCH] =
-        {"bench",
-         "[options]",
-         "measure speed and memory, and the machine's limits",
-         "Asks a question about a picture several times and reports the median time of each part, "
-         "the start of a fresh process, its memory, and what share that is of this machine's "
-         "limits: operations a second of its instructions and bytes a second from memory, "
-         "measured in the same run. Without -m or --shape the demo model is measured, which is too "
-         "small to say much. --shape writes random weights to the cache folder once (4.3 GB for "
-         "qwen3-vl-2b): speed does not depend on what the weights are.",
-         {"margay bench -m Qwen3-VL-2B-Instruct",
-          "margay bench --shape qwen3-vl-2b --plot speed.svg",
-          "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
-         0},
     [MG_CMD_PULL] =
         {"pull",
          "[options] OWNER/NAME",
@@ -100,6 +86,20 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          {"margay pull Qwen/Qwen3-VL-2B-Instruct",
           "HF_ENDPOINT=https://hf-mirror.com margay pull Qwen/Qwen3-VL-2B-Instruct -o model", NULL},
          1},
+    [MG_CMD_BENCH] =
+        {"bench",
+         "[options]",
+         "measure speed and memory, and the machine's limits",
+         "Asks a question about a picture several times and reports the median time of each part, "
+         "the start of a fresh process, its memory, and what share that is of this machine's "
+         "limits: operations a second of its instructions and bytes a second from memory, "
+         "measured in the same run. Without -m or --shape the demo model is measured, which is too "
+         "small to say much. --shape writes random weights to the cache folder once (4.3 GB for "
+         "qwen3-vl-2b): speed does not depend on what the weights are.",
+         {"margay bench -m Qwen3-VL-2B-Instruct",
+          "margay bench --shape qwen3-vl-2b --plot speed.svg",
+          "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
+         0},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",
@@ -458,8 +458,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_OUTPUT,
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
-                             "picture. pull: what was fetched. bench: every figure.",
-                     .commands = ASK | PULL | BENCH},
+                              "picture. bench: every figure. pull: what was fetched.",
+                      .commands = ASK | BENCH | PULL},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,

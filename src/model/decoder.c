@@ -70,15 +70,6 @@ static void norm_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     mg_prepare_rows(c, p->to, norm, p->w->ldx, &p->w->in, row0, row1);
 }
 
-static void store_head(const struct mg_compute *c, const struct mg_kv *kv, void *head0, size_t head,
-                       size_t at, const float *value) {
-    size_t offset = head * kv->head_stride + at * kv->head_dim;
-    if (kv->type == MG_BF16)
-        c->kernels->to_bf16(value, (uint16_t *)head0 + offset, kv->head_dim);
-    else
-        memcpy((float *)head0 + offset, value, kv->head_dim * sizeof *value);
-}
-
 /* q and k: norm per head, rotary; then k and v into the conversation. */
 static void head_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
     struct pass *p = arg;
@@ -92,10 +83,8 @@ static void head_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
         /* q and k lie side by side */
         c->kernels->rope(q, p->w->ldqkv, 1, t->n_head + t->n_head_kv, d, p->w->cos + i * half,
                          p->w->sin + i * half);
-        for (size_t h = 0; h < t->n_head_kv; h++) {
-            store_head(c, p->kv, mg_kv_keys(p->kv, p->layer), h, p->kv->n + i, k + h * d);
-            store_head(c, p->kv, mg_kv_values(p->kv, p->layer), h, p->kv->n + i, v + h * d);
-        }
+        for (size_t h = 0; h < t->n_head_kv; h++)
+            mg_kv_store(p->kv, c->kernels, p->layer, h, p->kv->n + i, k + h * d, v + h * d);
     }
 }
 
@@ -135,7 +124,6 @@ static enum mg_status attention(struct mg_compute *c, struct pass *p, struct mg_
                                .ldq = w->ldqkv,
                                .k = mg_kv_keys(p->kv, p->layer),
                                .v = mg_kv_values(p->kv, p->layer),
-                               .ldkv = t->head_dim,
                                .head_stride_kv = p->kv->head_stride,
                                .kv_type = p->kv->type,
                                .n_head = t->n_head,

@@ -186,25 +186,30 @@ static void bench_attention(const char *name, size_t heads, size_t heads_kv, siz
     char label[80];
     snprintf(label, sizeof label, "attention %s %zux%zux%zu", name, n, heads, d);
     if (skip(label)) return;
-    size_t ld = (heads + 2 * heads_kv) * d;
-    float *qkv = randoms(n * ld), *out = randoms(n * heads * d);
-    struct mg_attention op = {qkv,
-                              ld,
-                              qkv + heads * d,
-                              qkv + (heads + heads_kv) * d,
-                              ld,
-                              d,
-                              MG_F32,
-                              heads,
-                              heads_kv,
-                              d,
-                              n,
-                              n,
-                              causal,
-                              0,
-                              0.125f,
-                              out,
-                              heads * d};
+    enum mg_dtype type = MG_BF16;
+    size_t room = mg_kv_room(n, d), ld = heads * d;
+    float *q = randoms(n * ld), *out = randoms(n * ld), *row = randoms(d);
+    uint16_t *keys = mg_alloc_zero(heads_kv * room, 2), *values = mg_alloc_zero(heads_kv * room, 2);
+    for (size_t g = 0; g < heads_kv; g++)
+        for (size_t p = 0; p < n; p++) {
+            row[p % d] = -row[p % d];
+            table.store_kv(type, row, row, d, keys + g * room, values + g * room, p);
+        }
+    struct mg_attention op = {.q = q,
+                              .ldq = ld,
+                              .k = keys,
+                              .v = values,
+                              .head_stride_kv = room,
+                              .kv_type = type,
+                              .n_head = heads,
+                              .n_head_kv = heads_kv,
+                              .head_dim = d,
+                              .n_q = n,
+                              .n_kv = n,
+                              .causal = causal,
+                              .scale = 0.125f,
+                              .out = out,
+                              .ldo = ld};
     void *scratch = mg_alloc(table.attention_scratch(&op), 1);
     double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
     size_t runs = 0;
@@ -218,7 +223,7 @@ static void bench_attention(const char *name, size_t heads, size_t heads_kv, siz
         runs++;
     }
     report(label, share, rate, runs, "GFLOP/s");
-    free(qkv), free(out), free(scratch);
+    free(q), free(out), free(row), free(keys), free(values), free(scratch);
 }
 
 /* Millions of elements a second; `peak` is reading and writing nothing, so no share. */
