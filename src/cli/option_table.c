@@ -437,6 +437,16 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_SAMPLING,
                      .help = "Ends the answer before this text; may be given again.",
                      .commands = ANSWER},
+    [MG_OPT_DRAFT] = {.name = "draft",
+                      .type = MG_TYPE_INT,
+                      .min = -1,
+                      .max = 15,
+                      .value = "N",
+                      .fallback = "0, as many as pay",
+                      .group = G_SAMPLING,
+                      .help = "Tokens to guess from earlier text and to check in one pass; the "
+                              "answer is the same, sooner. 0: as many as pay, -1: none.",
+                      .commands = ANSWER | BENCH},
     [MG_OPT_IGNORE_EOS] = {.name = "ignore-eos",
                            .type = MG_TYPE_FLAG,
                            .llama = "LLAMA_ARG_IGNORE_EOS",
@@ -458,8 +468,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_OUTPUT,
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
-                              "picture. bench: every figure. pull: what was fetched.",
-                      .commands = ASK | BENCH | PULL},
+                             "picture. bench: every figure. pull: what was fetched.",
+                     .commands = ASK | BENCH | PULL},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,

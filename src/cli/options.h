@@ -73,6 +73,7 @@ enum mg_opt {
     MG_OPT_FREQUENCY_PENALTY,
     MG_OPT_SEED,
     MG_OPT_STOP,
+    MG_OPT_DRAFT,
     MG_OPT_IGNORE_EOS,
     MG_OPT_LOOP_CHECK,
     MG_OPT_JSON,

@@ -202,6 +202,7 @@ void mg_session_answer_options(const struct mg_options *o, const mg_engine *engi
     a->seed = (uint64_t)seed;
     a->stop = o->value[MG_OPT_STOP].list;
     a->n_stop = o->value[MG_OPT_STOP].n_list;
+    a->draft = (int)mg_opt_int(o, MG_OPT_DRAFT, 0);
     a->ignore_end = mg_opt_flag(o, MG_OPT_IGNORE_EOS, false);
     a->no_loop_check = !mg_opt_flag(o, MG_OPT_LOOP_CHECK, true);
 }

@@ -167,7 +167,7 @@ static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
                                .scale = 1.0f / sqrtf((float)d),
                                .out = w->norm,
                                .ldo = w->ldx};
-    status = mg_compute_attention(w->c, &att, err);
+    status = mg_compute_attention(w->c, &att, 1, err);
     if (status != MG_OK) return status;
     mg_compute_prepare(w->c, &b->proj, w->norm, w->ldx, &w->rows, w->n);
     return mg_compute_linear(w->c, &b->proj, &w->rows, w->n, w->x, w->ldx, MG_EPI_ADD, err);
