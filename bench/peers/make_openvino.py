@@ -7,9 +7,12 @@ OUT/ov-TYPE/   what `optimum-cli export openvino --task image-text-to-text --wei
                with its own defaults: int8 per channel; int4 in groups of 128 with head, embedding and vision in int8.
 
 The exporter asks for files that margay has no use for (tokenizer_config.json, a chat template, a video processor): a
-folder of links with those files added is made beside the result and removed afterwards. Exports that exist are kept.
+folder of links with those files added is made beside the result and removed afterwards; in it a picture has at most
+margay's 1,024 tokens. Exports that exist are kept.
 """
 import argparse, json, os, pathlib, shutil, subprocess, sys
+
+import peer
 
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
             "{% for c in m.content %}{% if c.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% elif "
@@ -37,6 +40,10 @@ def stage(folder, out):
                                                    "vision_eos_token": "<|vision_end|>"}.items() if v in added}}))
     add("chat_template.jinja", TEMPLATE)
     pre = json.load(open(folder / "preprocessor_config.json"))
+    cell = (pre["patch_size"] * pre["merge_size"]) ** 2          # GenAI takes its limit from this file alone
+    pre["size"]["longest_edge"] = min(pre["size"]["longest_edge"], peer.MOST_IMAGE_TOKENS * cell)
+    (out / "preprocessor_config.json").unlink()
+    add("preprocessor_config.json", json.dumps(pre))
     pre["video_processor_type"] = "Qwen3VLVideoProcessor"
     pre.pop("image_processor_type", None)
     add("video_preprocessor_config.json", json.dumps(pre))

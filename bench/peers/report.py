@@ -72,12 +72,14 @@ def notes(run):
 
 def block(run, plot):
     good = next((r for r in run["rows"] if "error" not in r), {})
+    each = ["run", "runs"][run["runs"] > 1] + (" each" if run["rounds"] > 1 else "")
     head = (f"### {run['date']}, {run['machine']}\n\n"
             f"{run['model']}, picture {run['image']} ({good.get('image_tokens', '?')} tokens), "
             f"{good.get('prompt_tokens', '?')} prompt tokens, {run['tokens']} generated, {run['threads']} threads, margay at "
-            f"{run['commit']}. `bench/peers/run.py`: {run['rounds']} rounds of {run['runs']} runs each, the systems taking "
-            "turns; median (minimum). The first token counts from the picture's file. Peers stay loaded from run to run; "
-            "each of margay's runs is a new process. Ratios are against margay with weights of the same width.\n")
+            f"{run['commit']}. `bench/peers/run.py`: {run['rounds']} {'rounds' if run['rounds'] > 1 else 'round'} of {run['runs']} "
+            f"{each}, the systems taking turns; median (minimum). The first token counts from the picture's file. Peers stay "
+            "loaded from run to run; each of margay's runs is a new process. Ratios are against margay with weights of the same "
+            "width.\n")
     return f"{head}\n{table(run)}\n\n{notes(run)}\n\n![first token and ms per token of every system]({plot})\n"
 
 

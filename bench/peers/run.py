@@ -146,6 +146,8 @@ def process(command, timeout, load):
         load["others"] += max((after[1] - before[1] - after[2] + before[2]) / tick - usage.ru_utime - usage.ru_stime, 0)
         load["steal"] += (after[2] - before[2]) / tick
         out.seek(0), err.seek(0)
+        if timeout == float("inf"):
+            raise Failed(f"ended after {wall:.0f} s")
         if status:
             lines = err.read().decode(errors="replace").strip().splitlines() or [f"status {status}"]
             raise Failed(lines[-1][:200].replace("|", "/"))
