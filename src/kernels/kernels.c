@@ -11,6 +11,7 @@ void mg_kernels_init(struct mg_kernels *t, const struct mg_features *features) {
     memset(t, 0, sizeof *t);
     t->tier = features->tier;
     mg_ref_init_matmul(t);
+    mg_ref_init_packed(t);
     mg_ref_init_attention(t);
     mg_ref_init_norm(t);
     mg_ref_init_vector(t);
@@ -25,6 +26,7 @@ void mg_kernels_init(struct mg_kernels *t, const struct mg_features *features) {
         mg_avx512_init_matmul(t);
         mg_avx512_init_attention(t);
     }
+    if (features->tier >= MG_TIER_VNNI) mg_vnni_init_packed(t);
     if (features->tier >= MG_TIER_BF16 && !features->intel) mg_bf16_init_matmul(t);
 #endif
 }

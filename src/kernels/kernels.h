@@ -26,6 +26,7 @@
 
 #include "cpu/features.h"
 #include "kernels/dtype.h"
+#include "kernels/packed.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,7 +38,8 @@ enum mg_epilogue {
     MG_EPI_ADD,       /* y += p: the residual */
     MG_EPI_GELU_TANH, /* y = gelu_tanh(p) */
     MG_EPI_GELU_ERF,  /* y = gelu_erf(p) */
-    MG_EPI_SWIGLU     /* y = silu(p) * p2, p2 = x * w2^T; bias must be NULL */
+    MG_EPI_SWIGLU,    /* y = silu(p) * p2, p2 = x * w2^T; bias must be NULL */
+    MG_EPI_TOP        /* no y: the largest p of each task; packed products only */
 };
 
 /* y[m][n] = epilogue(x[m][k] * w[n][k]^T + bias[n]). */
@@ -55,6 +57,29 @@ struct mg_matmul {
     float *y;            /* [m][ldy] */
     size_t ldy;
     size_t m, n, k;
+};
+
+/* The largest result among the columns of a task; of equals the first. */
+struct mg_top {
+    float value;    /* NaN when any of them was */
+    uint32_t index; /* column */
+};
+
+/* The same with packed weights (packed.h). With p the exact integer sum of (q - zero) * w, a result
+ * is float(p) * (w.scale * x.scale) + bias, three roundings in this order on every tier; STORE, ADD
+ * and TOP have the same bits everywhere, the others differ in how exp is computed. SWIGLU needs an
+ * interleaved w. */
+struct mg_packed_matmul {
+    enum mg_epilogue epilogue;
+    const struct mg_packed *w;
+    const uint8_t *x;              /* [m][ldx], as `quantise` makes them */
+    size_t ldx;                    /* a multiple of 64, at least k */
+    const struct mg_row_scale *xs; /* [m] */
+    const float *bias;             /* [w->n] or NULL */
+    float *y;                      /* [m][ldy] */
+    size_t ldy;
+    struct mg_top *top; /* TOP: [tasks][m] */
+    size_t m;
 };
 
 /* out[i][h*head_dim ..] = softmax(scale * q k^T) v for query rows i and heads h; head h reads
@@ -91,6 +116,14 @@ struct mg_kernels {
     size_t (*matmul_tasks)(const struct mg_matmul *op);
     size_t (*matmul_scratch)(const struct mg_matmul *op); /* bytes per thread, 64-byte aligned */
     void (*matmul)(const struct mg_matmul *op, size_t task, void *scratch);
+
+    /* f32 rows [m][ldin] of k values -> u8 rows [m][ldq] and their scales; the same bits on every
+     * tier. ldq >= k up to a multiple of 64; what lies between is filled with the zero point. */
+    void (*quantise)(const float *in, size_t ldin, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
+                     size_t m, size_t k);
+    size_t (*packed_tasks)(const struct mg_packed_matmul *op);
+    size_t (*packed_scratch)(const struct mg_packed_matmul *op); /* bytes per thread */
+    void (*packed_matmul)(const struct mg_packed_matmul *op, size_t task, void *scratch);
 
     /* Attention is cut into tasks of (head group, block of query rows). */
     size_t (*attention_tasks)(const struct mg_attention *op);

@@ -46,6 +46,8 @@ void run_op(struct check *c, const char *op, void (*f)(struct check *c));
 
 void check_matmul(struct check *c);
 void check_prepare(struct check *c);
+void check_packed(struct check *c);
+void check_quantise(struct check *c);
 void check_attention(struct check *c);
 void check_vector(struct check *c);
 

@@ -163,6 +163,8 @@ static void run_table(const struct mg_kernels *t, const char *name) {
         if (is_new(t, vector[i].offset)) run_op(&c, vector[i].op, check_vector);
     if (NEW(prepare)) run_op(&c, "prepare", check_prepare);
     if (NEW(matmul)) run_op(&c, "matmul", check_matmul);
+    if (NEW(quantise)) run_op(&c, "quantise", check_quantise);
+    if (NEW(packed_matmul)) run_op(&c, "packed_matmul", check_packed);
     if (NEW(attention)) run_op(&c, "attention", check_attention);
     done[n_done++] = *t;
 }

@@ -61,7 +61,7 @@ static void dot_columns(const float *x, const float *w, size_t k, size_t n_col, 
     }
 }
 
-static float finish(enum mg_epilogue epilogue, float y, double sum, double sum2) {
+float mg_ref_finish(enum mg_epilogue epilogue, float y, double sum, double sum2) {
     float p = (float)sum;
     double v = p;
     switch (epilogue) {
@@ -87,7 +87,7 @@ static void matmul(const struct mg_matmul *op, size_t task, void *scratch) {
         if (op->epilogue == MG_EPI_SWIGLU) dot_columns(x, w2, op->k, n_col, sum2);
         for (size_t j = 0; j < n_col; j++) {
             double s = op->bias ? sum[j] + op->bias[col + j] : sum[j];
-            y[j] = finish(op->epilogue, op->epilogue == MG_EPI_ADD ? y[j] : 0, s, sum2[j]);
+            y[j] = mg_ref_finish(op->epilogue, op->epilogue == MG_EPI_ADD ? y[j] : 0, s, sum2[j]);
         }
     }
 }

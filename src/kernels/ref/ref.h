@@ -13,8 +13,13 @@
 
 /* Each sets its part of the table. */
 void mg_ref_init_matmul(struct mg_kernels *t);
+void mg_ref_init_packed(struct mg_kernels *t);
 void mg_ref_init_attention(struct mg_kernels *t);
 void mg_ref_init_norm(struct mg_kernels *t);   /* rms_norm, layer_norm, rope */
 void mg_ref_init_vector(struct mg_kernels *t); /* add .. argmax */
+
+/* y after the epilogue of results p and p2 (SWIGLU's second factor) with bias; for ADD `y` is what
+ * was there. */
+float mg_ref_finish(enum mg_epilogue epilogue, float y, double p, double p2);
 
 #endif

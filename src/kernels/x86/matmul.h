@@ -76,7 +76,7 @@ INLINE void finish_row(enum mg_epilogue epilogue, const float *p, const float *p
         case MG_EPI_SWIGLU:
             v = v_mul(v_silu(v), full ? v_load(p2 + j) : v_load_n(p2 + j, left));
             break;
-        case MG_EPI_STORE: break;
+        default: break;
         }
         if (full)
             v_store(y + j, v);

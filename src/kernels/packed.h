@@ -1,0 +1,103 @@
+/* kernels/packed.h - weight matrices in the one layout that every integer kernel reads in place.
+ *
+ * A matrix of n outputs and k inputs is cut into panels of 32 outputs. A panel runs along k in
+ * blocks of 64, each of two tiles of 16 outputs; a tile is 16 lines of 64 bytes, a line 16 outputs
+ * x 4 neighbours in k. One line is an operand of vpdpbusd, one tile an operand of tdpbusd, and a
+ * thread that walks a panel reads one stream:
+ *
+ *   INT8   [n/32][k/64]{ tile 0: [16 k4][16 output][4 k] i8, tile 1 }             2048 bytes a
+ * block INT4   [n/32][k/64]{ sub: [2 tile][2 group][16 output] i8,                      64 tile 0:
+ * [8][16 output][4 k] of two nibbles, tile 1 }     1024 BF16   [n/32][k/32]{ tile 0: [16 k2][16
+ * output][2 k] bf16, tile 1 }           2048
+ *
+ * INT8: w = scale[output] * q, q in -127..127.
+ * INT4: w = scale[output] * sub * (nibble - 8); a group is 32 neighbours in k, sub in -15..15, so
+ *       sub * (nibble - 8) is a whole number in -120..120 and the kernels may widen a panel to
+ * INT8. The low nibbles of line i are k4 line 2i of the tile, the high ones line 2i + 1. n and k
+ * are padded with zero weights to multiples of 32 and 64. `sum` is the sum over k of the whole
+ * numbers, by which the activations' zero point is taken out again.
+ *
+ * Interleaved (the gate and up projections): tile 2j of the matrix is gate's outputs 16j..16j+15,
+ * tile 2j + 1 up's, so that a panel holds both factors of 16 results; n counts the results.
+ *
+ * Activations: x = scale * (q - zero), q in 0..255, one scale and zero point a row, zero exact. The
+ * product's sums are exact integers, so neither the order of adding nor the number of rows, nor how
+ * a product is cut into tasks, changes a bit.
+ */
+#ifndef MG_KERNELS_PACKED_H
+#define MG_KERNELS_PACKED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum mg_pack { MG_PACK_INT8, MG_PACK_INT4, MG_N_PACK };
+
+enum {
+    MG_PANEL = 32,      /* outputs of a panel */
+    MG_TILE = 16,       /* outputs of a tile */
+    MG_PACK_K = 64,     /* inputs of a block */
+    MG_PACK_GROUP = 32, /* INT4: inputs that share a sub-scale */
+    MG_PACK_ALIGN = 64  /* bytes, of `data` */
+};
+
+struct mg_packed {
+    enum mg_pack kind;
+    bool interleaved;
+    size_t n, k;        /* outputs (results when interleaved) and inputs, without the padding */
+    const void *data;   /* mg_packed_bytes, 64-byte aligned, usually in a read-only mapping */
+    const float *scale; /* [panels * 32], 0 for padding */
+    const int32_t *sum; /* [panels * 32] */
+};
+
+/* A row of activations whose values span less than this counts as zeros. */
+#define MG_LEAST_RANGE 1e-30f
+
+/* x[j] = scale * (q[j] - zero). */
+struct mg_row_scale {
+    float scale; /* NaN when the row was not finite, so that its products aren't either */
+    int32_t zero;
+};
+
+/* Results of a panel. */
+static inline size_t mg_packed_width(const struct mg_packed *w) {
+    return w->interleaved ? MG_TILE : MG_PANEL;
+}
+static inline size_t mg_packed_panels(const struct mg_packed *w) {
+    return (w->n + mg_packed_width(w) - 1) / mg_packed_width(w);
+}
+static inline size_t mg_packed_blocks(size_t k) {
+    return (k + MG_PACK_K - 1) / MG_PACK_K;
+}
+/* Bytes of a panel of k inputs. */
+static inline size_t mg_packed_panel_bytes(enum mg_pack kind, size_t k) {
+    size_t block = MG_PANEL * MG_PACK_K;
+    if (kind == MG_PACK_INT4) block = block / 2 + MG_PANEL * 2;
+    return mg_packed_blocks(k) * block;
+}
+static inline size_t mg_packed_bytes(const struct mg_packed *w) {
+    return mg_packed_panels(w) * mg_packed_panel_bytes(w->kind, w->k);
+}
+
+/* Row stride in bytes for quantised rows of k values: padded to whole blocks, and an odd number of
+ * cache lines so that rows don't fall on the same sets. */
+static inline size_t mg_packed_stride(size_t k) {
+    size_t lines = mg_packed_blocks(k);
+    return (lines + (lines % 2 == 0)) * 64;
+}
+
+/* Place of output `column` (0..31 within its panel) and input j within an INT8 panel, in bytes. */
+static inline size_t mg_packed_place(size_t column, size_t j) {
+    return j / MG_PACK_K * 2048 + column / MG_TILE * 1024 + j % MG_PACK_K / 4 * 64 +
+           column % MG_TILE * 4 + j % 4;
+}
+/* The whole number of an INT4 panel there. */
+static inline int mg_packed_int4(const void *panel, size_t column, size_t j) {
+    const uint8_t *block = (const uint8_t *)panel + j / MG_PACK_K * 1088;
+    size_t tile = column / MG_TILE, c = column % MG_TILE, in = j % MG_PACK_K, line = in / 4;
+    int8_t sub = (int8_t)block[tile * 32 + in / MG_PACK_GROUP * 16 + c];
+    uint8_t two = block[64 + tile * 512 + line / 2 * 64 + c * 4 + in % 4];
+    return sub * ((line % 2 ? two >> 4 : two & 15) - 8);
+}
+
+#endif

@@ -1,0 +1,256 @@
+/* kernels/x86/packed_vnni.c - products with packed integer weights by vpdpbusd, and the rounding of
+ * activations.
+ *
+ * The micro-kernel walks one panel along k for up to 13 rows of x, with a zmm of sums per row and
+ * tile: 26 sums, 2 lines of weights, 1 broadcast, of 32 registers (13 divides 676 and 169, the rows
+ * of a 416 x 416 picture). With few rows several sums per row and tile run side by side to hide the
+ * instruction's latency. Integer sums are exact, so none of this can be seen in a result.
+ *
+ * INT4: up to 6 rows expand nibbles to bytes in registers, sum a group of 32, multiply by the
+ * sub-scale and add. More rows: the panel is widened to INT8 into scratch once and used from L2.
+ */
+#include "kernels/x86/packed_finish.h"
+#include "kernels/x86/x86.h"
+
+#include <float.h>
+#include <string.h>
+
+enum { MAX_ROWS = 13, ROWS4 = 6, AHEAD = 4096, BLOCK8 = 2048, BLOCK4 = 1088 };
+
+INLINE vi broadcast_x(const uint8_t *p) {
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
+}
+
+INLINE void prefetch_block(const char *w, const char *end, size_t bytes) {
+    if (w + AHEAD + bytes > end) return;
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(w + AHEAD + i, _MM_HINT_T0);
+}
+
+/* sums[r][32] over `blocks` blocks of an INT8 panel; `end` is where fetching ahead stops. */
+INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t ldx, const char *w,
+                      size_t blocks, const char *end, int32_t *sums) {
+    vi s[4][MAX_ROWS][2];
+    UNROLL for (int c = 0; c < split; c++) {
+        UNROLL for (int r = 0; r < rows; r++) s[c][r][0] = s[c][r][1] = _mm512_setzero_si512();
+    }
+    const uint8_t *x1 = x + 3 * ldx, *x2 = x + 6 * ldx, *x3 = x + 9 * ldx, *x4 = x + 12 * ldx;
+    for (size_t b = 0; b < blocks; b++, w += BLOCK8) {
+        prefetch_block(w, end, BLOCK8);
+        for (int j = 0; j < 16; j += split) {
+            UNROLL for (int c = 0; c < split; c++) {
+                vi w0 = _mm512_load_si512(w + 64 * (j + c));
+                vi w1 = _mm512_load_si512(w + 1024 + 64 * (j + c));
+                UNROLL for (int r = 0; r < rows; r++) {
+                    const uint8_t *base = r < 3 ? x : r < 6 ? x1 : r < 9 ? x2 : r < 12 ? x3 : x4;
+                    vi v = broadcast_x(base + (size_t)(r % 3) * ldx + 64 * b + 4 * (j + c));
+                    s[c][r][0] = _mm512_dpbusd_epi32(s[c][r][0], v, w0);
+                    s[c][r][1] = _mm512_dpbusd_epi32(s[c][r][1], v, w1);
+                }
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int t = 0; t < 2; t++) {
+            vi a = s[0][r][t];
+            UNROLL for (int c = 1; c < split; c++) a = _mm512_add_epi32(a, s[c][r][t]);
+            _mm512_storeu_si512(sums + r * MG_PANEL + t * MG_TILE, a);
+        }
+    }
+}
+
+/* Line i of an INT4 tile as two lines of i8. */
+INLINE void nibbles(const char *line, vi *low, vi *high) {
+    const vi mask = _mm512_set1_epi8(15);
+    const vi level = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+    vi two = _mm512_load_si512(line);
+    *low = _mm512_shuffle_epi8(level, _mm512_and_si512(two, mask));
+    *high = _mm512_shuffle_epi8(level, _mm512_and_si512(_mm512_srli_epi16(two, 4), mask));
+}
+
+INLINE void rows_int4(const int rows, const uint8_t *x, size_t ldx, const char *w, size_t blocks,
+                      const char *end, int32_t *sums) {
+    vi s[ROWS4][2];
+    UNROLL for (int r = 0; r < rows; r++) s[r][0] = s[r][1] = _mm512_setzero_si512();
+    const uint8_t *x1 = x + 3 * ldx;
+    for (size_t b = 0; b < blocks; b++, w += BLOCK4) {
+        prefetch_block(w, end, BLOCK4);
+        UNROLL for (int t = 0; t < 2; t++) {
+            for (int g = 0; g < 2; g++) {
+                vi even[ROWS4], odd[ROWS4];
+                UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm512_setzero_si512();
+                UNROLL for (int i = 0; i < 4; i++) {
+                    vi low, high;
+                    nibbles(w + 64 + t * 512 + (g * 4 + i) * 64, &low, &high);
+                    UNROLL for (int r = 0; r < rows; r++) {
+                        const uint8_t *at = (r < 3 ? x : x1) + (size_t)(r % 3) * ldx + 64 * b;
+                        at += g * 32 + i * 8;
+                        even[r] = _mm512_dpbusd_epi32(even[r], broadcast_x(at), low);
+                        odd[r] = _mm512_dpbusd_epi32(odd[r], broadcast_x(at + 4), high);
+                    }
+                }
+                vi sub = _mm512_cvtepi8_epi32(
+                    _mm_load_si128((const __m128i *)(const void *)(w + t * 32 + g * 16)));
+                UNROLL for (int r = 0; r < rows; r++) s[r][t] = _mm512_add_epi32(
+                    s[r][t], _mm512_mullo_epi32(sub, _mm512_add_epi32(even[r], odd[r])));
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        _mm512_storeu_si512(sums + r * MG_PANEL, s[r][0]);
+        _mm512_storeu_si512(sums + r * MG_PANEL + MG_TILE, s[r][1]);
+    }
+}
+
+typedef void rows_fn(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
+                     int32_t *sums);
+#define INT8_INSTANCE(N, SPLIT)                                                                    \
+    static void int8_##N(const uint8_t *x, size_t ldx, const char *w, size_t blocks,               \
+                         const char *end, int32_t *sums) {                                         \
+        rows_int8(N, SPLIT, x, ldx, w, blocks, end, sums);                                         \
+    }
+#define INT4_INSTANCE(N)                                                                           \
+    static void int4_##N(const uint8_t *x, size_t ldx, const char *w, size_t blocks,               \
+                         const char *end, int32_t *sums) {                                         \
+        rows_int4(N, x, ldx, w, blocks, end, sums);                                                \
+    }
+INT8_INSTANCE(1, 4)
+INT8_INSTANCE(2, 4)
+INT8_INSTANCE(3, 2)
+INT8_INSTANCE(4, 2)
+INT8_INSTANCE(5, 1)
+INT8_INSTANCE(6, 1)
+INT8_INSTANCE(7, 1)
+INT8_INSTANCE(8, 1)
+INT8_INSTANCE(9, 1)
+INT8_INSTANCE(10, 1)
+INT8_INSTANCE(11, 1)
+INT8_INSTANCE(12, 1)
+INT8_INSTANCE(13, 1)
+INT4_INSTANCE(1)
+INT4_INSTANCE(2)
+INT4_INSTANCE(3)
+INT4_INSTANCE(4)
+INT4_INSTANCE(5)
+INT4_INSTANCE(6)
+static rows_fn *const int8[MAX_ROWS + 1] = {NULL,    int8_1,  int8_2,  int8_3, int8_4,
+                                            int8_5,  int8_6,  int8_7,  int8_8, int8_9,
+                                            int8_10, int8_11, int8_12, int8_13};
+static rows_fn *const int4[ROWS4 + 1] = {NULL, int4_1, int4_2, int4_3, int4_4, int4_5, int4_6};
+
+/* An INT4 panel as INT8. */
+static void widen_panel(const char *w, size_t blocks, const char *end, char *out) {
+    const vi even = _mm512_set1_epi16(0x00ff);
+    for (size_t b = 0; b < blocks; b++, w += BLOCK4, out += BLOCK8) {
+        prefetch_block(w, end, BLOCK4);
+        for (int t = 0; t < 2; t++) {
+            for (int i = 0; i < 8; i++) {
+                /* the column's sub-scale in both 16-bit halves of its lane */
+                vi sub = _mm512_cvtepi8_epi32(
+                    _mm_load_si128((const __m128i *)(const void *)(w + t * 32 + i / 4 * 16)));
+                sub = _mm512_or_si512(_mm512_slli_epi32(sub, 16),
+                                      _mm512_and_si512(sub, _mm512_set1_epi32(0xffff)));
+                vi half[2];
+                nibbles(w + 64 + t * 512 + i * 64, &half[0], &half[1]);
+                UNROLL for (int h = 0; h < 2; h++) {
+                    vi lo = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(half[h], 8), 8),
+                                               sub);
+                    vi hi = _mm512_mullo_epi16(_mm512_srai_epi16(half[h], 8), sub);
+                    vi both = _mm512_or_si512(_mm512_and_si512(lo, even), _mm512_slli_epi16(hi, 8));
+                    _mm512_store_si512(out + t * 1024 + (2 * i + h) * 64, both);
+                }
+            }
+        }
+    }
+}
+
+static size_t packed_scratch(const struct mg_packed_matmul *op) {
+    size_t wide = op->w->kind == MG_PACK_INT4 && op->m > ROWS4
+                      ? mg_packed_panel_bytes(MG_PACK_INT8, op->w->k)
+                      : 0;
+    return wide + 64;
+}
+
+/* All rows of x with one panel. next: the task's next panel or NULL, fetched meanwhile. */
+static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, const char *w,
+                      const char *next, const char *end, char *scratch) {
+    size_t blocks = mg_packed_blocks(op->w->k), m = op->m;
+    size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
+    bool is4 = op->w->kind == MG_PACK_INT4;
+    if (is4 && m > ROWS4) {
+        widen_panel(w, blocks, w + bytes, scratch);
+        w = scratch;
+        is4 = false;
+        end = NULL;
+    }
+    rows_fn *const *fn = is4 ? int4 : int8;
+    size_t most = is4 ? ROWS4 : MAX_ROWS, n = (m + most - 1) / most;
+    _Alignas(64) int32_t sums[MAX_ROWS * MG_PANEL];
+    for (size_t i = 0, row = 0; i < n; i++) {
+        size_t rows = (m - row + n - i - 1) / (n - i); /* even parts */
+        fn[rows](op->x + row * op->ldx, op->ldx, w, blocks, i ? NULL : end, sums);
+        if (next && n > 1)
+            for (size_t at = i * bytes / n & ~(size_t)63; at < (i + 1) * bytes / n; at += 64)
+                _mm_prefetch(next + at, _MM_HINT_T1);
+        finish_panel(op, task, panel, row, rows, sums);
+        row += rows;
+    }
+}
+
+static void packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+    size_t per = task_panels(op), panel = task * per;
+    size_t end = mg_min_size(panel + per, mg_packed_panels(op->w));
+    size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
+    const char *w = op->w->data, *stop = w + end * bytes;
+    begin_top(op, task, panel);
+    for (; panel < end; panel++)
+        one_panel(op, task, panel, w + panel * bytes,
+                  panel + 1 < end ? w + (panel + 1) * bytes : NULL, stop, scratch);
+}
+
+static void quantise_row(const float *x, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
+                         size_t k) {
+    vf low = v_zero(), high = v_zero();
+    unsigned bad = 0;
+    for (size_t j = 0; j < k; j += VL) {
+        vf v = k - j >= VL ? v_load(x + j) : v_load_n(x + j, k - j);
+        bad |= v_inf_nan_bits(v);
+        low = v_min(v, low);
+        high = v_max(v, high);
+    }
+    float least = -v_top(v_sub(v_zero(), low)), range = v_top(high) - least, inverse = 0;
+    if (bad || !(range <= FLT_MAX))
+        *xs = (struct mg_row_scale){NAN, 0};
+    else if (range < MG_LEAST_RANGE)
+        *xs = (struct mg_row_scale){0, 0};
+    else {
+        inverse = 255 / range;
+        *xs = (struct mg_row_scale){range / 255, (int32_t)lrintf(-least * inverse)};
+    }
+    if (!(inverse > 0)) {
+        memset(q, 0, ldq);
+        return;
+    }
+    vf by = v_set(inverse);
+    vi zero = _mm512_set1_epi32(xs->zero), none = _mm512_setzero_si512();
+    for (size_t j = 0; j < ldq; j += VL) {
+        vf v = j + VL <= k ? v_load(x + j) : j < k ? v_load_n(x + j, k - j) : v_zero();
+        vi i = _mm512_add_epi32(_mm512_cvtps_epi32(v_mul(v, by)), zero);
+        _mm_storeu_si128((__m128i *)(void *)(q + j),
+                         _mm512_cvtusepi32_epi8(_mm512_max_epi32(i, none)));
+    }
+}
+
+static void quantise(const float *in, size_t ldin, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
+                     size_t m, size_t k) {
+    for (size_t i = 0; i < m; i++) quantise_row(in + i * ldin, q + i * ldq, ldq, &xs[i], k);
+}
+
+void mg_vnni_init_packed(struct mg_kernels *t) {
+    t->quantise = quantise;
+    t->packed_tasks = packed_tasks;
+    t->packed_scratch = packed_scratch;
+    t->packed_matmul = packed_matmul;
+}
