@@ -9,9 +9,10 @@ missing (--models says where) by make_gguf.py and make_openvino.py; setup.sh mak
 
 Each process has its turn alone; the order turns by one from round to round, so that a neighbour's noise falls on all.
 Every run gets a picture that differs in one value, so that no cache helps. A variant of margay is a name, the width of its
-decoder's weights in bits, and arguments in which {model} stands for FOLDER; the default is "bf16=16:-m {model}". Example:
-    --variant "bf16=16:-m {model}" --variant "int8=8:-m /tmp/w8.safetensors" --variant "int4=4:-m /tmp/w4.safetensors"
-With random weights the answer repeats itself: switch drafts off in the variant, or decode looks faster than it is.
+decoder's weights in bits, and arguments in which {model} stands for FOLDER; the default is int8, int4 and bf16 of FOLDER:
+    --variant "int8=8:--weights int8 -m {model}" ...      or a packed file: --variant "int8=8:-m /tmp/w8.safetensors"
+margay converts a folder when it is first asked (uncounted, like the peers' first run) and keeps the result in its cache.
+With random weights the answer repeats itself: switch drafts off in the variants, or decode looks faster than it is.
 """
 import argparse, datetime, hashlib, json, os, pathlib, re, shlex, statistics, subprocess, sys, tempfile, time
 
@@ -34,6 +35,8 @@ print(*im.size)
 """
 CHIPS = {(6, 143): "Sapphire Rapids", (6, 207): "Emerald Rapids", (6, 106): "Ice Lake", (6, 173): "Granite Rapids",
          (25, 17): "Zen 4", (25, 160): "Zen 4c", (25, 1): "Zen 3", (26, 2): "Zen 5", (26, 17): "Zen 5c"}
+
+VARIANTS = [f"{name}={bits}:--weights {name} -m {{model}}" for name, bits in (("int8", 8), ("int4", 4), ("bf16", 16))]
 
 
 def options():
@@ -83,7 +86,7 @@ def model_key(folder):
 def systems(o, files):
     """name -> label, group, bits, command without question and pictures (None for margay), arguments after them"""
     out = {}
-    for v in o.variant or ["bf16=16:-m {model}"]:
+    for v in o.variant or VARIANTS:
         m = re.fullmatch(r"([\w.+-]+)=(\d+):(.*)", v)
         if not m:
             sys.exit(f"--variant wants NAME=BITS:ARGS, not {v}")
