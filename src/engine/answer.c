@@ -45,6 +45,7 @@ enum mg_status mg_chat_prefill(struct mg_chat *chat, const struct layout *l, siz
         for (size_t i = 0; i < m; i++) chat->kv_id[at + i] = mg_layout_identity(l, at + i);
         at += m;
     }
+    chat->next_pos = l->next_pos;
     return MG_OK;
 }
 
@@ -59,6 +60,7 @@ enum mg_status mg_chat_feed(struct mg_chat *chat, const int32_t *id, size_t n, i
     enum mg_status status =
         mg_decoder_pass(e->model, &e->compute, &e->work, &span, 1, e->row, n, err);
     for (size_t i = 0; i < n && status == MG_OK; i++) chat->kv_id[chat->kv.n - n + i] = id[i];
+    if (status == MG_OK) chat->next_pos = pos + (int32_t)n;
     return status;
 }
 
@@ -273,6 +275,7 @@ static enum mg_status step(struct run *r, int32_t token, size_t left, struct mg_
     mg_draft_learn(&e->draft, n, right);
     r->n_ahead = right + 1;
     chat->kv.n = before + 1 + right; /* wrong guesses are written over */
+    chat->next_pos = pos + 1 + (int32_t)right;
     r->answer->drafted_tokens += n;
     r->answer->accepted_tokens += right;
     return MG_OK;
