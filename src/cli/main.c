@@ -12,6 +12,7 @@ static command_fn *const run[MG_N_CMD] = {
     [MG_CMD_CHAT] = mg_cmd_chat,
     [MG_CMD_TRACE] = mg_cmd_trace,
     [MG_CMD_TOKENIZE] = mg_cmd_tokenize,
+    [MG_CMD_CONVERT] = mg_cmd_convert,
     [MG_CMD_PULL] = mg_cmd_pull,
     [MG_CMD_BENCH] = mg_cmd_bench,
     [MG_CMD_HELP] = mg_cmd_help,

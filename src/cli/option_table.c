@@ -10,6 +10,7 @@
 #define CHAT (1u << MG_CMD_CHAT)
 #define TRACE (1u << MG_CMD_TRACE)
 #define TOKENIZE (1u << MG_CMD_TOKENIZE)
+#define CONVERT (1u << MG_CMD_CONVERT)
 #define PULL (1u << MG_CMD_PULL)
 #define BENCH (1u << MG_CMD_BENCH)
 #define HELP (1u << MG_CMD_HELP)
@@ -72,6 +73,21 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "with the text decoded from the ids. The folder needs no more than tokenizer.json.",
          {"echo '\"Hello there\"' | margay tokenize --model models/demo", NULL},
          0},
+    [MG_CMD_CONVERT] =
+        {"convert",
+         "[options] FOLDER -o FILE",
+         "make one packed file of a checkpoint folder",
+         "Writes the checkpoint with 8-bit, 4-bit or bf16 weights into one .safetensors file that "
+         "holds all that is needed (configuration and tokenizer too), is mapped and used in place, "
+         "and is shared by all processes that use it. Prints which matrices are kept at which "
+         "precision and how far off they are. ask and chat do the same by themselves, into the "
+         "cache folder, when they are given a folder.\n"
+         "The file appears under its name when it is whole; an interrupted conversion leaves "
+         "nothing. --verify reads a packed file through and compares its checksum.",
+         {"margay convert Qwen3-VL-2B-Instruct -o qwen3-vl-2b-int8.safetensors",
+          "margay convert Qwen3-VL-2B-Instruct --weights int4 -o small.safetensors",
+          "margay convert --verify small.safetensors", NULL},
+         1},
     [MG_CMD_PULL] =
         {"pull",
          "[options] OWNER/NAME",
@@ -147,7 +163,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
              "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
              "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
              "at first use.",
-         .commands = ENGINE},
+         .commands = ENGINE | CONVERT},
     [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
                           .type = MG_TYPE_STRING,
                           .value = "FOLDER",
@@ -165,7 +181,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                         .fallback = "what affinity, quota and cores allow",
                         .group = G_MODEL,
                         .help = "Threads that compute; 0 or -1 for the default.",
-                        .commands = ENGINE},
+                        .commands = ENGINE | CONVERT},
     [MG_OPT_CTX_SIZE] =
         {.name = "ctx-size",
          .alias = {"-c", "--max-model-len"},
@@ -470,7 +486,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
                              "picture. bench: every figure. pull: what was fetched.",
-                     .commands = ASK | BENCH | PULL},
+                     .commands = ASK | BENCH | PULL | CONVERT},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -518,8 +534,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                     .value = "FOLDER",
                     .group = G_OUTPUT,
                     .help = "Folder to write to, made when missing; pull: [default: NAME, in the "
-                            "working folder].",
-                    .commands = TRACE | PULL},
+                            "working folder]. convert: the file.",
+                    .commands = TRACE | PULL | CONVERT},
+    [MG_OPT_VERIFY] = {.name = "verify",
+                       .type = MG_TYPE_FLAG,
+                       .argv_only = true,
+                       .group = G_OUTPUT,
+                       .help = "Checks a packed file instead of making one.",
+                       .commands = CONVERT},
     [MG_OPT_PIXEL_VALUES] = {.name = "pixel-values",
                              .type = MG_TYPE_STRING,
                              .argv_only = true,

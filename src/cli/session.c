@@ -141,6 +141,17 @@ static void say_demo(void) {
           stderr);
 }
 
+struct loading {
+    struct mg_progress *progress;
+    double begin;
+};
+
+static bool on_load(void *user, uint64_t done, uint64_t total) {
+    struct loading *l = user;
+    mg_progress_convert(l->progress, l->begin, done, total);
+    return true;
+}
+
 enum mg_status mg_session_open(struct mg_options *o, mg_engine **out, struct mg_err *err) {
     *out = NULL;
     struct mg_engine_options e;
@@ -157,6 +168,9 @@ enum mg_status mg_session_open(struct mg_options *o, mg_engine **out, struct mg_
     mg_progress_init(&p, o);
     double begin = mg_clock();
     mg_progress_say(&p, "loading %s", folder);
+    struct loading loading = {&p, begin};
+    e.load = on_load;
+    e.load_user = &loading;
     st = mg_engine_open(folder, &e, out, err);
     mg_progress_clear(&p);
     if (!st && verbose) {
