@@ -225,6 +225,8 @@ static enum mg_status answer(struct bench *t, mg_chat *chat, size_t n_token, str
     mg_answer_options_init(&options);
     options.max_tokens = n_token;
     options.ignore_end = options.no_loop_check = true;
+    /* One token a pass unless asked: random weights repeat themselves, and every draft is right. */
+    options.draft = (int)mg_opt_int(t->o, MG_OPT_DRAFT, -1);
     struct mg_progress quiet = {.stage = -1};
     struct mg_run run = {.progress = &quiet};
     return mg_session_answer(chat, &options, &run, out, err);

@@ -111,7 +111,8 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "limits: operations a second of its instructions and bytes a second from memory, "
          "measured in the same run. Without -m or --shape the demo model is measured, which is too "
          "small to say much. --shape writes random weights to the cache folder once (4.3 GB for "
-         "qwen3-vl-2b): speed does not depend on what the weights are.",
+         "qwen3-vl-2b): speed does not depend on what the weights are. Tokens are decoded one by "
+         "one unless --draft says otherwise.",
          {"margay bench -m Qwen3-VL-2B-Instruct",
           "margay bench --shape qwen3-vl-2b --plot speed.svg",
           "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
