@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
     printf("# %s, up to %s (%s)\n", machine.brand, mg_tier_name(machine.tier), machine.reason);
     for (int tier = 0; tier < MG_N_TIER; tier++) {
         const char *name = mg_tier_name((enum mg_tier)tier);
-        if (tier > (int)machine.tier) {
+        if (tier > (int)machine.tier || (tier == MG_TIER_AVXVNNI && !machine.avx_vnni)) {
             printf("SKIP tier %s\n", name);
             skipped++;
             continue;
@@ -195,7 +195,8 @@ int main(int argc, char **argv) {
         struct mg_features f = machine;
         struct mg_kernels t;
         f.tier = (enum mg_tier)tier;
-        f.intel = true; /* bf16 mode by f32 multiply-add */
+        f.intel = true;     /* bf16 mode by f32 multiply-add */
+        f.avx_vnni = tier == MG_TIER_AVXVNNI;
         mg_kernels_init(&t, &f);
         run_table(&t, name);
         if (tier != MG_TIER_BF16) continue;

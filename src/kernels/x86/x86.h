@@ -14,7 +14,10 @@ void mg_avx512_init_matmul(struct mg_kernels *t);
 void mg_avx512_matmul(const struct mg_matmul *op, size_t task, void *scratch);
 /* As avx512, but MG_MODE_BF16 by vdpbf16ps; x_type[MG_MODE_BF16] is BF16. */
 void mg_bf16_init_matmul(struct mg_kernels *t);
-/* Products with packed integer weights, rounding of activations. */
+/* Products with packed integer weights; avx2 and vnni also the rounding of activations. */
+void mg_avx2_init_packed(struct mg_kernels *t);
+void mg_avxvnni_init_packed(struct mg_kernels *t);
+void mg_avx512_init_packed(struct mg_kernels *t);
 void mg_vnni_init_packed(struct mg_kernels *t);
 void mg_avx2_init_attention(struct mg_kernels *t);
 void mg_avx512_init_attention(struct mg_kernels *t);
