@@ -1,21 +1,20 @@
-/* kernels/x86/packed_madd.h - products with packed integer weights without VNNI, for the tier that
- * includes this (see vec.h).
+/* kernels/x86/packed_madd.h - products of many rows with packed integer weights without VNNI, for
+ * the tier that includes this (see vec.h).
  *
  * INT8: bytes widened to 16 bits and vpmaddwd, whose sums can't overflow. A lane of a line holds
  * four neighbours in k; its even bytes make one pair, its odd ones another, for x as for w, so
- * widening takes shifts and no shuffles. (vpmaddubsw with signs moved from one factor to the other
- * takes as many instructions on fewer ports; splitting w in two nibbles takes more.)
+ * widening takes shifts and no shuffles. (vpmaddubsw with signs moved from one factor to the other,
+ * as avx2 does it with few rows, takes as many instructions on fewer ports; splitting w in two
+ * nibbles takes more.)
  *
  * INT4: vpmaddubsw on x and the nibbles less 8: a group of 32 inputs sums to 8 * 2 * 255 * 8 =
- * 32640 at most, just inside 16 bits; then one vpmaddwd by the sub-scale. Twice the speed of INT8.
+ * 32640 at most, just inside 16 bits; then one vpmaddwd by the sub-scale. Nearly twice as fast.
  *
  * The micro-kernel has the shape of gemm.h's: MR rows by a strip of two vectors, whose sums are in
- * registers. With many rows a task goes in parts of CHUNK blocks of k: the part of two panels is
- * widened into scratch, where it stays in L2, and the sums of ROWS rows wait in scratch too. With
- * FEW rows or less the panel is read in place, STEP blocks of one strip and then of the other.
+ * registers. A task goes in parts of CHUNK blocks of k: the part of two panels is widened into
+ * scratch, where it stays in L1, and the sums of ROWS rows wait in scratch too.
  *
- *   scratch, many:  sums [ROWS][64] i32, two panels' parts, x widened [MR][CHUNK * 32 + 16] dwords
- *   scratch, few:   sums [FEW][32] i32, x widened [FEW][k / 2 + 16] dwords
+ *   scratch:  sums [ROWS][64] i32, two panels' parts, x widened [MR][CHUNK * 32 + 16] dwords
  */
 #ifndef MG_KERNELS_X86_PACKED_MADD_H
 #define MG_KERNELS_X86_PACKED_MADD_H
@@ -31,15 +30,24 @@ enum { MR = 12, STRIPS = 1, SECOND = 1024 };
 enum { MR = 6, STRIPS = 2, SECOND = VEC };
 #endif
 enum {
-    FEW = 6,
-    STEP = 2,
-    CHUNK = 8,
+    CHUNK = 4, /* blocks of k in a part */
     ROWS = 32 * MR,
     PAIR = 2 * MG_PANEL,                          /* columns of sums */
     X_ROW = CHUNK * 32 + 16,                      /* dwords */
     STRIP8 = CHUNK * 16 * 4 * VEC,                /* bytes of a widened strip of a part */
     STRIP4 = CHUNK * (16 * 2 * VEC + 2 * 2 * VEC) /* with its sub-scales */
 };
+
+/* sum += pairs of x and w. As two instructions in one piece, since gcc 12 otherwise computes all
+ * products of a step first, and keeps half of the sums on the stack. */
+INLINE void add_pairs(vi *sum, vi x, vi w) {
+    vi t;
+    __asm__("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0" : "+v"(*sum), "=&v"(t) : "v"(w), "v"(x));
+}
+INLINE void add_pairs8(vi *sum, vi x, vi w) {
+    vi t;
+    __asm__("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+v"(*sum), "=&v"(t) : "v"(w), "v"(x));
+}
 
 /* Row of u8 as dwords of two 16-bit numbers: even bytes of four neighbours, then odd ones. */
 static void widen_x(const uint8_t *x, size_t blocks, int32_t *to) {
@@ -98,8 +106,8 @@ INLINE void many8_rows(const int rows, const int32_t *x, size_t ldx, const char 
         UNROLL for (int r = 0; r < rows; r++) {
             const int32_t *base = r < 3 ? x : r < 6 ? x1 : r < 9 ? x2 : x3;
             vi v = i_set(base[(size_t)(r % 3) * ldx + i]);
-            s[r][0] = i_add(s[r][0], i_pairs(v, w0));
-            s[r][1] = i_add(s[r][1], i_pairs(v, w1));
+            add_pairs(&s[r][0], v, w0);
+            add_pairs(&s[r][1], v, w1);
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
@@ -114,13 +122,14 @@ INLINE void many4_rows(const int rows, const uint8_t *x, size_t ldx, const char 
     const uint8_t *x1 = x + 3 * ldx, *x2 = x + 6 * ldx, *x3 = x + 9 * ldx;
     for (size_t g = 0; g < blocks * 2; g++, w += 18 * VEC, add = true) {
         vi s[MR][2];
-        UNROLL for (int i = 0; i < 8; i++) {
+        UNROLL for (int r = 0; r < rows; r++) s[r][0] = s[r][1] = i_zero();
+        for (int i = 0; i < 8; i++) {
             vi w0 = i_load(w + i * 2 * VEC), w1 = i_load(w + (i * 2 + 1) * VEC);
             UNROLL for (int r = 0; r < rows; r++) {
                 const uint8_t *base = r < 3 ? x : r < 6 ? x1 : r < 9 ? x2 : x3;
                 vi v = i_broadcast(base + (size_t)(r % 3) * ldx + g * 32 + i * 4);
-                s[r][0] = i ? i_add16(s[r][0], i_pairs8(v, w0)) : i_pairs8(v, w0);
-                s[r][1] = i ? i_add16(s[r][1], i_pairs8(v, w1)) : i_pairs8(v, w1);
+                add_pairs8(&s[r][0], v, w0);
+                add_pairs8(&s[r][1], v, w1);
             }
         }
         vi sub0 = i_load(w + 16 * VEC), sub1 = i_load(w + 17 * VEC);
@@ -133,72 +142,10 @@ INLINE void many4_rows(const int rows, const uint8_t *x, size_t ldx, const char 
     }
 }
 
-/* sums[r][] += over `blocks` INT8 blocks in place; x widened. */
-INLINE void few8_rows(const int rows, const int32_t *x, size_t ldx, const char *w, size_t blocks,
-                      const char *end, int32_t *sums) {
-    vi s[FEW][2];
-    UNROLL for (int r = 0; r < rows; r++) {
-        s[r][0] = i_load(sums + r * MG_PANEL);
-        s[r][1] = i_load(sums + r * MG_PANEL + VL);
-    }
-    const int32_t *x1 = x + 3 * ldx;
-    for (size_t b = 0; b < blocks; b++, w += BLOCK8) {
-        prefetch_block(w, end, BLOCK8);
-        for (int i = 0; i < 16; i++) {
-            UNROLL for (int v = 0; v < 2; v++) {
-                vi a = i_load(w + i * 64 + v * SECOND), even = even_bytes(a), odd = odd_bytes(a);
-                UNROLL for (int r = 0; r < rows; r++) {
-                    const int32_t *at = (r < 3 ? x : x1) + (size_t)(r % 3) * ldx + b * 32 + i * 2;
-                    s[r][v] = i_add(s[r][v], i_pairs(i_set(at[0]), even));
-                    s[r][v] = i_add(s[r][v], i_pairs(i_set(at[1]), odd));
-                }
-            }
-        }
-    }
-    UNROLL for (int r = 0; r < rows; r++) {
-        i_store(sums + r * MG_PANEL, s[r][0]);
-        i_store(sums + r * MG_PANEL + VL, s[r][1]);
-    }
-}
-
-/* All 32 outputs of `blocks` INT4 blocks. */
-INLINE void few4_rows(const int rows, const uint8_t *x, size_t ldx, const char *w, size_t blocks,
-                      const char *end, int32_t *sums) {
-    const uint8_t *x1 = x + 3 * ldx;
-    for (size_t b = 0; b < blocks; b++, w += BLOCK4) {
-        prefetch_block(w, end, BLOCK4);
-        for (int at = 0; at < 4 * LINE_V; at++) { /* tile, group, vector */
-            int t = at / LINE_V / 2, g = at / LINE_V % 2, c = at % LINE_V;
-            vi s[FEW];
-            UNROLL for (int i = 0; i < 4; i++) {
-                vi low, high;
-                nibbles(w + 64 + t * 512 + (g * 4 + i) * 64 + c * VEC, &low, &high);
-                UNROLL for (int r = 0; r < rows; r++) {
-                    const uint8_t *from =
-                        (r < 3 ? x : x1) + (size_t)(r % 3) * ldx + b * 64 + g * 32 + i * 8;
-                    vi v = i_pairs8(i_broadcast(from), low);
-                    s[r] = i ? i_add16(s[r], v) : v;
-                    s[r] = i_add16(s[r], i_pairs8(i_broadcast(from + 4), high));
-                }
-            }
-            vi sub = sub_scales(w + t * 32 + g * 16 + c * VL);
-            UNROLL for (int r = 0; r < rows; r++) {
-                int32_t *to = sums + r * MG_PANEL + t * MG_TILE + c * VL;
-                i_store(to, i_add(i_load(to), i_pairs(s[r], sub)));
-            }
-        }
-    }
-}
-
 typedef void many8_fn(const int32_t *x, size_t ldx, const char *w, size_t blocks, int32_t *sums,
                       size_t ld, bool add);
 typedef void many4_fn(const uint8_t *x, size_t ldx, const char *w, size_t blocks, int32_t *sums,
                       size_t ld, bool add);
-typedef void few8_fn(const int32_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
-                     int32_t *sums);
-typedef void few4_fn(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
-                     int32_t *sums);
-
 #define MANY_INSTANCE(N)                                                                           \
     static void many8_##N(const int32_t *x, size_t ldx, const char *w, size_t blocks,              \
                           int32_t *sums, size_t ld, bool add) {                                    \
@@ -207,15 +154,6 @@ typedef void few4_fn(const uint8_t *x, size_t ldx, const char *w, size_t blocks,
     static void many4_##N(const uint8_t *x, size_t ldx, const char *w, size_t blocks,              \
                           int32_t *sums, size_t ld, bool add) {                                    \
         many4_rows(N, x, ldx, w, blocks, sums, ld, add);                                           \
-    }
-#define FEW_INSTANCE(N)                                                                            \
-    static void few8_##N(const int32_t *x, size_t ldx, const char *w, size_t blocks,               \
-                         const char *end, int32_t *sums) {                                         \
-        few8_rows(N, x, ldx, w, blocks, end, sums);                                                \
-    }                                                                                              \
-    static void few4_##N(const uint8_t *x, size_t ldx, const char *w, size_t blocks,               \
-                         const char *end, int32_t *sums) {                                         \
-        few4_rows(N, x, ldx, w, blocks, end, sums);                                                \
     }
 MANY_INSTANCE(1)
 MANY_INSTANCE(2)
@@ -231,12 +169,6 @@ MANY_INSTANCE(10)
 MANY_INSTANCE(11)
 MANY_INSTANCE(12)
 #endif
-FEW_INSTANCE(1)
-FEW_INSTANCE(2)
-FEW_INSTANCE(3)
-FEW_INSTANCE(4)
-FEW_INSTANCE(5)
-FEW_INSTANCE(6)
 static many8_fn *const many8[MR + 1] = {
     NULL,    many8_1, many8_2, many8_3,  many8_4,  many8_5,  many8_6,
 #if defined(__AVX512F__)
@@ -249,20 +181,9 @@ static many4_fn *const many4[MR + 1] = {
     many4_7, many4_8, many4_9, many4_10, many4_11, many4_12,
 #endif
 };
-static few8_fn *const few8[FEW + 1] = {NULL, few8_1, few8_2, few8_3, few8_4, few8_5, few8_6};
-static few4_fn *const few4[FEW + 1] = {NULL, few4_1, few4_2, few4_3, few4_4, few4_5, few4_6};
-
-/* Dwords of a widened row with FEW rows. */
-INLINE size_t few_row(size_t k) {
-    return mg_packed_blocks(k) * 32 + 16;
-}
-
-static size_t packed_scratch(const struct mg_packed_matmul *op) {
-    if (op->m <= FEW)
-        return FEW * MG_PANEL * 4 +
-               (op->w->kind == MG_PACK_INT8 ? op->m * few_row(op->w->k) * 4 : 0);
-    size_t rows = mg_min_size(op->m, ROWS);
-    return rows * PAIR * 4 + 2 * STRIPS * STRIP8 + MR * X_ROW * 4;
+/* The next part of a panel, or of the panel after it, into L2. */
+INLINE void fetch(const char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
 }
 
 /* Panels panel .. end-1 (one or two) for rows row .. row+rows-1. */
@@ -270,7 +191,8 @@ static void many_part(const struct mg_packed_matmul *op, size_t task, size_t pan
                       size_t row, size_t rows, char *scratch) {
     const struct mg_packed *w = op->w;
     bool is4 = w->kind == MG_PACK_INT4;
-    size_t blocks = mg_packed_blocks(w->k), each = mg_packed_panel_bytes(w->kind, w->k);
+    size_t block = is4 ? BLOCK4 : BLOCK8, blocks = mg_packed_blocks(w->k),
+           each = mg_packed_panel_bytes(w->kind, w->k);
     size_t strip_bytes = is4 ? STRIP4 : STRIP8, groups = (rows + MR - 1) / MR;
     int32_t *sums = (int32_t *)(void *)scratch;
     char *wide = scratch + mg_min_size(op->m, ROWS) * PAIR * 4;
@@ -281,11 +203,12 @@ static void many_part(const struct mg_packed_matmul *op, size_t task, size_t pan
         for (size_t p = panel; p < end; p++)
             for (int s = 0; s < STRIPS; s++) {
                 const char *from = (const char *)w->data + p * each;
+                if (!s) fetch(from + (b + CHUNK) * block, CHUNK * block);
                 char *to = wide + ((p - panel) * STRIPS + (size_t)s) * strip_bytes;
                 if (is4)
-                    widen_strip4(from + b * BLOCK4, s, n, to);
+                    widen_strip4(from + b * block, s, n, to);
                 else
-                    widen_strip8(from + b * BLOCK8 + s * 1024, n, to);
+                    widen_strip8(from + b * block + s * 1024, n, to);
             }
         for (size_t g = 0, r = 0, some; g < groups; g++, r += some) {
             some = (rows - r + groups - g - 1) / (groups - g); /* even parts */
@@ -305,37 +228,17 @@ static void many_part(const struct mg_packed_matmul *op, size_t task, size_t pan
             finish_panel(op, task, panel, row + r, 1, sums + r * PAIR);
 }
 
-static void few_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, const char *w,
-                      const char *end, int32_t *sums, const int32_t *x) {
-    size_t blocks = mg_packed_blocks(op->w->k), ldx = few_row(op->w->k);
-    memset(sums, 0, op->m * MG_PANEL * 4);
-    if (op->w->kind == MG_PACK_INT4)
-        few4[op->m](op->x, op->ldx, w, blocks, end, sums);
-    else
-        for (size_t b = 0; b < blocks; b += STEP)
-            for (int s = 0; s < STRIPS; s++)
-                few8[op->m](x + b * 32, ldx, w + b * BLOCK8 + s * 1024,
-                            mg_min_size(STEP, blocks - b), s ? NULL : end, sums + s * MG_TILE);
-    finish_panel(op, task, panel, 0, op->m, sums);
-}
-
-static void packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
-    size_t per = task_panels(op), panel = task * per;
-    size_t end = mg_min_size(panel + per, mg_packed_panels(op->w));
-    begin_top(op, task, panel);
-    if (op->m <= FEW) {
-        size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
-        const char *w = op->w->data, *stop = w + end * bytes;
-        int32_t *sums = scratch, *x = sums + FEW * MG_PANEL;
-        for (size_t i = 0; op->w->kind == MG_PACK_INT8 && i < op->m; i++)
-            widen_x(op->x + i * op->ldx, mg_packed_blocks(op->w->k), x + i * few_row(op->w->k));
-        for (; panel < end; panel++) few_panel(op, task, panel, w + panel * bytes, stop, sums, x);
-        return;
-    }
+/* Panels panel .. end-1. */
+static void many_panels(const struct mg_packed_matmul *op, size_t task, size_t panel, size_t end,
+                        char *scratch) {
     for (; panel < end; panel += 2)
         for (size_t row = 0; row < op->m; row += ROWS)
             many_part(op, task, panel, mg_min_size(panel + 2, end), row,
                       mg_min_size(ROWS, op->m - row), scratch);
+}
+
+static size_t many_scratch(size_t m) {
+    return mg_min_size(m, ROWS) * PAIR * 4 + 2 * STRIPS * STRIP8 + MR * X_ROW * 4;
 }
 
 #endif

@@ -16,6 +16,8 @@ void mg_avx512_matmul(const struct mg_matmul *op, size_t task, void *scratch);
 void mg_bf16_init_matmul(struct mg_kernels *t);
 /* Products with packed integer weights; avx2 and vnni also the rounding of activations. */
 void mg_avx2_init_packed(struct mg_kernels *t);
+size_t mg_avx2_packed_scratch(const struct mg_packed_matmul *op);
+void mg_avx2_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch);
 void mg_avxvnni_init_packed(struct mg_kernels *t);
 void mg_avx512_init_packed(struct mg_kernels *t);
 void mg_vnni_init_packed(struct mg_kernels *t);
