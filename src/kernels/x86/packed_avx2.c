@@ -28,7 +28,7 @@ static void split_x(const uint8_t *x, size_t blocks, int32_t *to) {
 /* sum += (x - 128) w of four neighbours: |w| <= 127, so that 2 * 128 * 127 fits 16 bits. */
 INLINE void add_signed(vi *sum, vi x, vi size, vi w) {
     vi t = _mm256_sign_epi8(w, x);
-    *sum = i_add(*sum, i_pairs(i_pairs8(size, t), _mm256_set1_epi16(1)));
+    add_pairs(sum, i_pairs8(size, t), _mm256_set1_epi16(1));
 }
 
 /* sums[r][] += over `blocks` INT8 blocks in place; x split. */
