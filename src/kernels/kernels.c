@@ -31,5 +31,9 @@ void mg_kernels_init(struct mg_kernels *t, const struct mg_features *features) {
     }
     if (features->tier >= MG_TIER_VNNI) mg_vnni_init_packed(t);
     if (features->tier >= MG_TIER_BF16 && !features->intel) mg_bf16_init_matmul(t);
+    if (features->tier >= MG_TIER_AMX) {
+        mg_amx_init_packed(t);
+        mg_amx_init_matmul(t);
+    }
 #endif
 }

@@ -20,6 +20,7 @@ static void packed_matmul(const struct mg_packed_matmul *op, size_t task, void *
 }
 
 void mg_avx512_init_packed(struct mg_kernels *t) {
+    t->packed_tasks = packed_tasks;
     t->packed_scratch = packed_scratch;
     t->packed_matmul = packed_matmul;
 }

@@ -166,7 +166,7 @@ static void widen_panel(const char *w, size_t blocks, const char *end, char *out
     }
 }
 
-static size_t packed_scratch(const struct mg_packed_matmul *op) {
+size_t mg_vnni_packed_scratch(const struct mg_packed_matmul *op) {
     size_t wide = op->w->kind == MG_PACK_INT4 && op->m > ROWS4
                       ? mg_packed_panel_bytes(MG_PACK_INT8, op->w->k)
                       : 0;
@@ -199,7 +199,7 @@ static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t pan
     }
 }
 
-static void packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+void mg_vnni_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
     size_t per = task_panels(op), panel = task * per;
     size_t end = mg_min_size(panel + per, mg_packed_panels(op->w));
     size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
@@ -251,6 +251,6 @@ static void quantise(const float *in, size_t ldin, uint8_t *q, size_t ldq, struc
 void mg_vnni_init_packed(struct mg_kernels *t) {
     t->quantise = quantise;
     t->packed_tasks = packed_tasks;
-    t->packed_scratch = packed_scratch;
-    t->packed_matmul = packed_matmul;
+    t->packed_scratch = mg_vnni_packed_scratch;
+    t->packed_matmul = mg_vnni_packed_matmul;
 }
