@@ -31,6 +31,9 @@ struct tile_config {
     uint8_t zero3[8];
 };
 
+_Static_assert(sizeof(struct tile_config) == 64 && offsetof(struct tile_config, rows) == 48,
+               "as LDTILECFG reads it");
+
 #if defined(MG_TILE_STANDIN)
 
 #include <math.h>
