@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "base": set(),
     "cpu": {"base"},
     "kernels": {"base", "cpu"},
-    "weights": {"base", "kernels"},
+    "weights": {"base", "cpu", "kernels"},
     "text": {"base"},
     "image": {"base", "kernels"},
     "model": {"base", "cpu", "kernels", "weights"},

@@ -37,13 +37,32 @@ const char *mg_version(void);
 
 /* How the weights are computed with. */
 enum mg_weight_mode {
-    MG_WEIGHTS_AUTO, /* bf16 */
+    MG_WEIGHTS_AUTO, /* a packed file's own; a folder: int8 */
     MG_WEIGHTS_F32,  /* the definition: everything in f32, slow */
-    MG_WEIGHTS_BF16
+    MG_WEIGHTS_BF16,
+    MG_WEIGHTS_INT8, /* 8-bit weights and activations, whole-number sums; from a packed file that is
+                        made in the cache folder at first use */
+    MG_WEIGHTS_INT4  /* 4-bit weights in the decoder's middle layers, else as int8 */
+};
+
+/* Progress of a conversion: bytes done of total. Return false to stop it. */
+typedef bool mg_load_fn(void *user, uint64_t done, uint64_t total);
+
+/* Cells of a picture (one token each) that only repeat their neighbours may be left out: charts,
+ * screenshots and clean pages take a fraction of the time, photos gain nothing. The model was
+ * trained on whole pictures, so the default is off. */
+enum mg_prune_mode {
+    MG_PRUNE_OFF,
+    MG_PRUNE_EXACT, /* equal in every pixel */
+    MG_PRUNE_NEAR   /* no value differs by more than prune_near */
 };
 
 struct mg_engine_options {
     enum mg_weight_mode weights;
+    const char *cache_dir; /* for packed files; NULL: $MARGAY_CACHE_DIR, $XDG_CACHE_HOME/margay or
+                              ~/.cache/margay. Borrowed during mg_engine_open, as the next two */
+    mg_load_fn *load;      /* may be NULL */
+    void *load_user;
     int n_thread;   /* 0: as many as affinity, cgroup quota and physical cores allow */
     size_t context; /* most tokens of prompt and answer; 0: 8192, at most the model's own limit */
     size_t prefill_chunk;    /* prompt tokens per pass; 0: 512. Only time and memory depend on it */
@@ -53,13 +72,15 @@ struct mg_engine_options {
     uint64_t max_image_pixels; /* in the file, checked before decoding; 0: 128 Mpixel */
     uint32_t max_image_side;   /* 0: 32768 */
     size_t max_images;         /* in one chat; 0: 64 */
+    enum mg_prune_mode prune;
+    uint8_t prune_near; /* 8-bit steps, with MG_PRUNE_NEAR; 0 is exact */
     uint8_t
         background[3]; /* RGB under transparent pictures, used when background_set; else white */
     bool background_set;
 };
 
-/* Opens a checkpoint folder (safetensors, tokenizer.json, config.json). options NULL: all defaults.
- */
+/* Opens a checkpoint folder (safetensors, tokenizer.json, config.json), or one packed file that
+ * `margay convert` made of it. options NULL: all defaults. */
 enum mg_status mg_engine_open(const char *folder, const struct mg_engine_options *options,
                               mg_engine **out, struct mg_err *err);
 void mg_engine_close(mg_engine *engine); /* after all of its chats; NULL is fine */
@@ -67,7 +88,7 @@ void mg_engine_close(mg_engine *engine); /* after all of its chats; NULL is fine
 struct mg_engine_info {
     const char *tier; /* "ref", "avx2", ... : the kernels in use; lives as long as the engine */
     const char *tier_reason; /* why no higher one */
-    const char *weights;     /* "f32", "bf16" */
+    const char *weights;     /* "f32", "bf16", "int8", "int4" */
     int n_thread;
     size_t context; /* tokens */
     size_t weight_bytes;
@@ -102,8 +123,9 @@ struct mg_image_report {
     bool alpha;                             /* transparent parts were put over the background */
     uint32_t resized_width, resized_height; /* what the model sees */
     size_t tokens;
-    size_t bytes; /* of the file */
-    bool cached;  /* its features were there from an earlier answer */
+    size_t cells, kept; /* of the resized picture, and those not pruned: kept = tokens */
+    size_t bytes;       /* of the file */
+    bool cached;        /* its features were there from an earlier answer */
     double decode_ms, vision_ms;
 };
 size_t mg_chat_image_count(const mg_chat *chat);

@@ -13,24 +13,24 @@
 #include <time.h>
 #include <unistd.h>
 
+enum mg_status mg_map_fd(int fd, const char *name, struct mg_map *out, struct mg_err *err) {
+    *out = (struct mg_map){0};
+    struct stat st;
+    if (fstat(fd, &st) != 0) return mg_fail_errno(err, "stat", name, errno);
+    if (!S_ISREG(st.st_mode)) return mg_fail(err, MG_ERR_IO, "", "%s is not a regular file", name);
+    if (st.st_size == 0) return MG_OK;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return mg_fail_errno(err, "map", name, errno);
+    *out = (struct mg_map){p, (size_t)st.st_size};
+    return MG_OK;
+}
+
 enum mg_status mg_map_open(const char *path, struct mg_map *out, struct mg_err *err) {
     *out = (struct mg_map){0};
     /* Nonblocking, so that a FIFO is refused below instead of waiting for its writer. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return mg_fail_errno(err, "open", path, errno);
-    struct stat st;
-    enum mg_status status = MG_OK;
-    if (fstat(fd, &st) != 0) {
-        status = mg_fail_errno(err, "stat", path, errno);
-    } else if (!S_ISREG(st.st_mode)) {
-        status = mg_fail(err, MG_ERR_IO, "", "%s is not a regular file", path);
-    } else if (st.st_size > 0) {
-        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED)
-            status = mg_fail_errno(err, "map", path, errno);
-        else
-            *out = (struct mg_map){p, (size_t)st.st_size};
-    }
+    enum mg_status status = mg_map_fd(fd, path, out, err);
     close(fd);
     return status;
 }
@@ -135,7 +135,9 @@ void mg_memory_use(size_t *anon_bytes, size_t *peak_bytes) {
 
 static atomic_int log_level = MG_LOG_WARN;
 
-void mg_log_set_level(enum mg_log_level level) { atomic_store(&log_level, (int)level); }
+void mg_log_set_level(enum mg_log_level level) {
+    atomic_store(&log_level, (int)level);
+}
 
 void mg_log(enum mg_log_level level, const char *fmt, ...) {
     if ((int)level > atomic_load(&log_level)) return;

@@ -18,6 +18,8 @@ struct mg_map {
     size_t n;
 };
 enum mg_status mg_map_open(const char *path, struct mg_map *out, struct mg_err *err);
+/* The same of an open file, which stays open; `name` is for messages. */
+enum mg_status mg_map_fd(int fd, const char *name, struct mg_map *out, struct mg_err *err);
 void mg_map_close(struct mg_map *map);
 
 /* All bytes of a file, pipe or device into `out` (its max applies too); MG_ERR_LIMIT over `max`

@@ -122,6 +122,8 @@ static void json_picture(struct mg_json *j, const struct mg_image_report *r) {
     mg_json_key(j, "height"), mg_json_int(j, r->resized_height);
     mg_json_close(j, '}');
     mg_json_key(j, "tokens"), mg_json_int(j, (int64_t)r->tokens);
+    mg_json_key(j, "cells"), mg_json_int(j, (int64_t)r->cells);
+    mg_json_key(j, "kept"), mg_json_int(j, (int64_t)r->kept);
     mg_json_key(j, "cached"), mg_json_bool(j, r->cached);
     mg_json_key(j, "bytes"), mg_json_int(j, (int64_t)r->bytes);
     mg_json_close(j, '}');

@@ -46,9 +46,9 @@ static enum mg_status add_image(void *user, const char *path, struct mg_err *err
     enum mg_status st = mg_chat_add_image_file(t->chat, path, err);
     struct mg_image_report r;
     if (!st && mg_chat_image(t->chat, mg_chat_image_count(t->chat) - 1, &r))
-        fprintf(stderr, "margay: picture %zu: %s, %u x %u, seen as %u x %u, %zu tokens\n",
+        fprintf(stderr, "margay: picture %zu: %s, %u x %u, seen as %u x %u, %zu tokens%s\n",
                 mg_chat_image_count(t->chat), r.format, r.width, r.height, r.resized_width,
-                r.resized_height, r.tokens);
+                r.resized_height, r.tokens, r.kept < r.cells ? ", pruned" : "");
     return st;
 }
 

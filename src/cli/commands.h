@@ -10,6 +10,7 @@ enum mg_exit mg_cmd_ask(struct mg_options *o);
 enum mg_exit mg_cmd_chat(struct mg_options *o);
 enum mg_exit mg_cmd_trace(struct mg_options *o);
 enum mg_exit mg_cmd_tokenize(struct mg_options *o);
+enum mg_exit mg_cmd_pull(struct mg_options *o);
 enum mg_exit mg_cmd_help(struct mg_options *o);
 enum mg_exit mg_cmd_version(struct mg_options *o);
 enum mg_exit mg_cmd_completion(struct mg_options *o);

@@ -12,6 +12,7 @@ static command_fn *const run[MG_N_CMD] = {
     [MG_CMD_CHAT] = mg_cmd_chat,
     [MG_CMD_TRACE] = mg_cmd_trace,
     [MG_CMD_TOKENIZE] = mg_cmd_tokenize,
+    [MG_CMD_PULL] = mg_cmd_pull,
     [MG_CMD_HELP] = mg_cmd_help,
     [MG_CMD_VERSION] = mg_cmd_version,
     [MG_CMD_COMPLETION] = mg_cmd_completion,

@@ -10,6 +10,7 @@
 #define CHAT (1u << MG_CMD_CHAT)
 #define TRACE (1u << MG_CMD_TRACE)
 #define TOKENIZE (1u << MG_CMD_TOKENIZE)
+#define PULL (1u << MG_CMD_PULL)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
@@ -55,7 +56,7 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
                       "parts {\"type\": \"image\", \"image\": FILE} and {\"type\": \"text\", "
                       "\"text\": ...}) and writes "
                       "input_ids, image_grid_thw, position_ids, pixel_values, vision, "
-                      "deepstack_0.., logits and greedy to the "
+                      "deepstack_0.., logits and greedy (and kept, with --prune) to the "
                       "output folder, for comparison with the reference.",
                       {"margay trace -m models/demo --messages case.json --images pictures "
                        "--weights f32 --out stages",
@@ -70,6 +71,20 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "with the text decoded from the ids. The folder needs no more than tokenizer.json.",
          {"echo '\"Hello there\"' | margay tokenize --model models/demo", NULL},
          0},
+    [MG_CMD_PULL] =
+        {"pull",
+         "[options] OWNER/NAME",
+         "fetch a checkpoint from Hugging Face or a compatible server",
+         "Fetches config.json, the tokenizer's files, chat templates and model*.safetensors into a "
+         "folder, in parallel ranges, and checks every file's checksum. Interrupted or cut off, "
+         "the "
+         "same command goes on where it was; files that are whole are checked and kept.\n"
+         "HF_ENDPOINT names another server, HF_TOKEN an access token for gated and private "
+         "repositories; it is sent to that server alone. HTTPS_PROXY, NO_PROXY and CURL_CA_BUNDLE "
+         "are obeyed.",
+         {"margay pull Qwen/Qwen3-VL-2B-Instruct",
+          "HF_ENDPOINT=https://hf-mirror.com margay pull Qwen/Qwen3-VL-2B-Instruct -o model", NULL},
+         1},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",
@@ -89,6 +104,7 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
 
 #define G_MODEL "Model"
 #define G_INPUT "Question and pictures"
+#define G_FETCH "Download"
 #define G_SAMPLING "Answer"
 #define G_OUTPUT "Output"
 #define G_GENERAL "General"
@@ -107,12 +123,22 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
     [MG_OPT_WEIGHTS] =
         {.name = "weights",
          .type = MG_TYPE_CHOICE,
-         .choice = "auto|f32|bf16",
+         .choice = "auto|int8|int4|bf16|f32",
          .value = "MODE",
-         .fallback = "auto, which is bf16",
+         .fallback = "auto, which is int8 for a folder and a packed file's own",
          .group = G_MODEL,
-         .help = "How the weights are computed with: auto, bf16, or f32 (the definition, slow).",
+         .help =
+             "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
+             "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
+             "at first use.",
          .commands = ENGINE},
+    [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
+                          .type = MG_TYPE_STRING,
+                          .value = "FOLDER",
+                          .fallback = "$XDG_CACHE_HOME/margay, or ~/.cache/margay",
+                          .group = G_MODEL,
+                          .help = "Where converted checkpoints are kept.",
+                          .commands = ENGINE},
     [MG_OPT_THREADS] = {.name = "threads",
                         .alias = {"-t"},
                         .type = MG_TYPE_INT,
@@ -219,6 +245,17 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .group = G_INPUT,
          .help = "Least tokens a picture; smaller ones are scaled up. About 1024 helps when "
                  "places in a picture are asked for.",
+         .commands = ENGINE},
+    [MG_OPT_PRUNE] =
+        {.name = "prune",
+         .type = MG_TYPE_STRING,
+         .value = "off|exact|near=N",
+         .fallback = "off",
+         .group = G_INPUT,
+         .help =
+             "Leaves out cells of 32 x 32 pixels that only repeat their neighbours: equal ones, "
+             "or with near=N (0 to 255) those in which no value differs by more than N. Charts, "
+             "screenshots and clean pages take a fraction of the time; photos gain nothing.",
          .commands = ENGINE},
     [MG_OPT_BACKGROUND] = {.name = "background",
                            .type = MG_TYPE_STRING,
@@ -406,8 +443,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_OUTPUT,
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
-                             "picture.",
-                     .commands = ASK},
+                             "picture. pull: what was fetched.",
+                     .commands = ASK | PULL},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -454,8 +491,9 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                     .argv_only = true,
                     .value = "FOLDER",
                     .group = G_OUTPUT,
-                    .help = "Folder for the .npy files; made when missing.",
-                    .commands = TRACE},
+                    .help = "Folder to write to, made when missing; pull: [default: NAME, in the "
+                            "working folder].",
+                    .commands = TRACE | PULL},
     [MG_OPT_PIXEL_VALUES] = {.name = "pixel-values",
                              .type = MG_TYPE_STRING,
                              .argv_only = true,
@@ -464,15 +502,43 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                              .help =
                                  "Patches from this .npy file take the place of the pictures' own.",
                              .commands = TRACE},
-    [MG_OPT_PRUNE] = {.name = "prune",
-                      .type = MG_TYPE_STRING,
-                      .argv_only = true,
-                      .value = "HOW",
-                      .fallback = "off",
-                      .group = G_INPUT,
-                      .help =
-                          "Leaving out uneventful parts of a picture; this version has only off.",
-                      .commands = TRACE},
+
+    [MG_OPT_REVISION] = {.name = "revision",
+                         .type = MG_TYPE_STRING,
+                         .argv_only = true,
+                         .value = "R",
+                         .fallback = "main",
+                         .group = G_FETCH,
+                         .help = "Branch, tag or commit.",
+                         .commands = PULL},
+    [MG_OPT_CONNECTIONS] = {.name = "connections",
+                            .type = MG_TYPE_INT,
+                            .min = 1,
+                            .max = 16,
+                            .value = "N",
+                            .fallback = "4",
+                            .group = G_FETCH,
+                            .help = "Connections that share a large file.",
+                            .commands = PULL},
+    [MG_OPT_RETRIES] = {.name = "retries",
+                        .type = MG_TYPE_INT,
+                        .min = 0,
+                        .max = 1000,
+                        .value = "N",
+                        .fallback = "8",
+                        .group = G_FETCH,
+                        .help = "Failures in a row after which a download is given up; the pause "
+                                "between them grows to 32 s.",
+                        .commands = PULL},
+    [MG_OPT_STALL_TIME] = {.name = "stall-time",
+                           .type = MG_TYPE_FLOAT,
+                           .min = 1,
+                           .max = 3600,
+                           .value = "SECONDS",
+                           .fallback = "30",
+                           .group = G_FETCH,
+                           .help = "A connection that brings nothing for so long is tried again.",
+                           .commands = PULL},
 
     [MG_OPT_MAN] = {.name = "man",
                     .type = MG_TYPE_FLAG,
@@ -487,14 +553,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .fallback = "margay/config.ini in $XDG_CONFIG_HOME or ~/.config, when there",
          .group = G_GENERAL,
          .help = "INI file: key = value with options' names, for all commands or below [COMMAND].",
-         .commands = ENGINE | TOKENIZE},
+         .commands = ENGINE | TOKENIZE | PULL},
     [MG_OPT_PROGRESS] = {.name = "progress",
                          .type = MG_TYPE_FLAG,
                          .negatable = true,
                          .fallback = "on",
                          .group = G_GENERAL,
                          .help = "Tells the stages on standard error, with a bar on a terminal.",
-                         .commands = ENGINE},
+                         .commands = ENGINE | PULL},
     [MG_OPT_VERBOSE] = {.name = "verbose",
                         .alias = {"-v"},
                         .type = MG_TYPE_FLAG,

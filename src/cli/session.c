@@ -69,12 +69,40 @@ static enum mg_status parse_background(const struct mg_options *o, struct mg_eng
     return MG_OK;
 }
 
+/* off, exact or near=N. */
+static enum mg_status parse_prune(const struct mg_options *o, struct mg_engine_options *e,
+                                  struct mg_err *err) {
+    const char *text = mg_opt_text(o, MG_OPT_PRUNE, "off"), *digits = text + strlen("near=");
+    bool near = strncmp(text, "near=", strlen("near=")) == 0;
+    if (near && *digits && strlen(digits) <= 3 && digits[strspn(digits, "0123456789")] == 0) {
+        unsigned long n = strtoul(digits, NULL, 10);
+        e->prune = MG_PRUNE_NEAR;
+        e->prune_near = (uint8_t)n;
+        if (n <= UINT8_MAX) return MG_OK;
+    } else if (!near && (!strcmp(text, "off") || !strcmp(text, "exact"))) {
+        e->prune = strcmp(text, "off") ? MG_PRUNE_EXACT : MG_PRUNE_OFF;
+        return MG_OK;
+    }
+    return mg_fail(err, MG_ERR_ARGUMENT, "usage",
+                   "--prune takes off, exact, or near=N with N from 0 to 255, not '%.20s'", text);
+}
+
+static enum mg_weight_mode weight_mode(const struct mg_options *o) {
+    static const char *const name[] = {[MG_WEIGHTS_AUTO] = "auto",
+                                       [MG_WEIGHTS_F32] = "f32",
+                                       [MG_WEIGHTS_BF16] = "bf16",
+                                       [MG_WEIGHTS_INT8] = "int8",
+                                       [MG_WEIGHTS_INT4] = "int4"};
+    for (int i = 0; i <= MG_WEIGHTS_INT4; i++)
+        if (mg_opt_is(o, MG_OPT_WEIGHTS, name[i])) return (enum mg_weight_mode)i;
+    return MG_WEIGHTS_AUTO;
+}
+
 static enum mg_status engine_options(const struct mg_options *o, struct mg_engine_options *e,
                                      struct mg_err *err) {
     *e = (struct mg_engine_options){
-        .weights = mg_opt_is(o, MG_OPT_WEIGHTS, "f32")    ? MG_WEIGHTS_F32
-                   : mg_opt_is(o, MG_OPT_WEIGHTS, "bf16") ? MG_WEIGHTS_BF16
-                                                          : MG_WEIGHTS_AUTO,
+        .weights = weight_mode(o),
+        .cache_dir = mg_opt_text(o, MG_OPT_CACHE_DIR, NULL),
         .n_thread = (int)mg_opt_int(o, MG_OPT_THREADS, 0),
         .context = (size_t)mg_opt_int(o, MG_OPT_CTX_SIZE, 0),
         .prefill_chunk = (size_t)mg_opt_int(o, MG_OPT_PREFILL_CHUNK, 0),
@@ -98,7 +126,8 @@ static enum mg_status engine_options(const struct mg_options *o, struct mg_engin
         return mg_fail(err, MG_ERR_ARGUMENT, "usage",
                        "--image-min-tokens (%zu) is more than the most tokens a picture (%zu)",
                        e->image_min_tokens, e->image_max_tokens);
-    return parse_background(o, e, err);
+    enum mg_status st = parse_prune(o, e, err);
+    return st ? st : parse_background(o, e, err);
 }
 
 static void say_demo(void) {
@@ -107,9 +136,7 @@ static void say_demo(void) {
           "margay: printed text, names colours and shapes, counts to six, and finds the total of a "
           "small\n"
           "margay: receipt; it knows nothing else, and a photo gets nonsense. For the real one:\n"
-          "margay:   hf download Qwen/Qwen3-VL-2B-Instruct --local-dir Qwen3-VL-2B-Instruct\n"
-          "margay:   (or: git lfs install; git clone "
-          "https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct)\n"
+          "margay:   margay pull Qwen/Qwen3-VL-2B-Instruct\n"
           "margay:   margay ask -m Qwen3-VL-2B-Instruct photo.jpg \"What is on the table?\"\n",
           stderr);
 }

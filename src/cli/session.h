@@ -47,6 +47,7 @@ bool mg_interrupt_end(void); /* true when it was interrupted */
 void mg_interrupt_wait(void);
 /* Between the two: waits until standard input has something; false: a signal came first. */
 bool mg_interrupt_input(void);
+bool mg_interrupt_seen(void);  /* one has come since mg_interrupt_wait */
 bool mg_interrupt_woken(void); /* since mg_interrupt_wait; disarms that again */
 
 struct mg_progress {

@@ -81,6 +81,10 @@ bool mg_interrupt_input(void) {
     return !interrupted;
 }
 
+bool mg_interrupt_seen(void) {
+    return interrupted;
+}
+
 bool mg_interrupt_woken(void) {
     mode = MODE_END;
     bool was = interrupted;

@@ -115,11 +115,7 @@ enum mg_exit mg_cmd_trace(struct mg_options *o) {
     json_t *root = NULL;
     enum mg_status st = MG_OK;
     const char *messages = mg_opt_text(o, MG_OPT_MESSAGES, NULL);
-    const char *prune = mg_opt_text(o, MG_OPT_PRUNE, "off");
-    if (strcmp(prune, "off"))
-        st = mg_fail(&err, MG_ERR_ARGUMENT, "usage",
-                     "--prune comes with pruning; this version has only off");
-    else if (!messages || !mg_opt_set(o, MG_OPT_OUT))
+    if (!messages || !mg_opt_set(o, MG_OPT_OUT))
         st =
             mg_fail(&err, MG_ERR_ARGUMENT, "usage", "trace needs --messages FILE and --out FOLDER");
     if (!st) st = mg_file_read(messages, MAX_MESSAGES_BYTES, &text, &err);

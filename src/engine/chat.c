@@ -27,6 +27,7 @@ enum mg_status mg_chat_open(mg_engine *engine, mg_chat **out, struct mg_err *err
 
 static void free_image(struct chat_image *image) {
     free(image->rgb);
+    mg_cells_free(&image->kept);
     mg_picture_free(&image->picture);
 }
 
@@ -111,7 +112,26 @@ static const char *report_format(enum mg_image_format format) {
     return "unknown";
 }
 
-static void fill_report(struct chat_image *image, const struct mg_image_info *info, size_t bytes) {
+enum mg_status mg_chat_prune(const mg_engine *engine, struct chat_image *image,
+                             struct mg_err *err) {
+    const struct mg_patch_config *c = &engine->patch_config;
+    uint32_t rows = image->grid_h / c->merge, cols = image->grid_w / c->merge;
+    mg_cells_free(&image->kept);
+    image->n_token = (size_t)rows * cols;
+    if (engine->options.prune == MG_PRUNE_OFF) return MG_OK;
+    uint8_t near = engine->options.prune == MG_PRUNE_NEAR ? engine->options.prune_near : 0;
+    enum mg_status status =
+        mg_prune_cells(image->rgb, rows, cols, c->patch * c->merge, near, &image->kept, err);
+    if (status != MG_OK) return status;
+    if (image->kept.n == image->n_token)
+        mg_cells_free(&image->kept); /* the whole picture, as without pruning */
+    else
+        image->n_token = image->kept.n;
+    return MG_OK;
+}
+
+static void fill_report(struct chat_image *image, const struct mg_image_info *info, size_t n_cell,
+                        size_t bytes) {
     image->report = (struct mg_image_report){.format = report_format(info->format),
                                              .width = info->width,
                                              .height = info->height,
@@ -119,6 +139,8 @@ static void fill_report(struct chat_image *image, const struct mg_image_info *in
                                              .frames = info->n_frame,
                                              .alpha = info->has_alpha,
                                              .tokens = image->n_token,
+                                             .cells = n_cell,
+                                             .kept = image->n_token,
                                              .bytes = bytes};
 }
 
@@ -140,12 +162,11 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
     if (status != MG_OK) return status;
     status = mg_patches_resize(&image, &engine->patch_config, &patches, err);
     if (status == MG_OK) {
-        *out = (struct chat_image){.rgb = patches.rgb,
-                                   .grid_h = patches.grid_h,
-                                   .grid_w = patches.grid_w,
-                                   .n_token = patches.n_token};
+        *out = (struct chat_image){
+            .rgb = patches.rgb, .grid_h = patches.grid_h, .grid_w = patches.grid_w};
         patches.rgb = NULL;
-        fill_report(out, &image.info, n);
+        status = mg_chat_prune(engine, out, err);
+        fill_report(out, &image.info, patches.n_token, n);
         out->report.resized_width = out->grid_w * engine->patch_config.patch;
         out->report.resized_height = out->grid_h * engine->patch_config.patch;
         mg_patches_free(&patches);
@@ -171,6 +192,9 @@ enum mg_status mg_chat_add_image(mg_chat *chat, const void *bytes, size_t n, str
         return status;
     }
     chat->image[chat->n_image++] = image;
+    if (chat->engine->options.prune != MG_PRUNE_OFF)
+        mg_log(MG_LOG_INFO, "picture %zu: %zu of %zu cells kept", chat->n_image, image.report.kept,
+               image.report.cells);
     return MG_OK;
 }
 
@@ -210,13 +234,17 @@ enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patch
     struct mg_patches own = {0};
     enum mg_status status = MG_OK;
     if (!patches) {
-        status = mg_patches_cut(image->rgb, image->grid_h, image->grid_w, &engine->patch_config,
-                                &own, err);
+        status = mg_patches_cut_cells(image->rgb, image->grid_h, image->grid_w, image->kept.index,
+                                      image->kept.n, &engine->patch_config, &own, err);
         patches = own.value;
     }
+    struct mg_vision_input in = {.patch = patches,
+                                 .grid_h = image->grid_h,
+                                 .grid_w = image->grid_w,
+                                 .cell = image->kept.index,
+                                 .n_cell = image->kept.n};
     if (status == MG_OK)
-        status = mg_vision_encode(engine->model, &engine->compute, patches, image->grid_h,
-                                  image->grid_w, &image->picture, err);
+        status = mg_vision_encode(engine->model, &engine->compute, &in, &image->picture, err);
     mg_patches_free(&own);
     if (status == MG_OK) {
         free(image->rgb);

@@ -1,8 +1,10 @@
 /* engine/engine.c - opening an engine: model, tokenizer, kernels, threads, working memory. */
 #include "engine/internal.h"
+#include "engine/packed_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 const char *mg_version(void) {
     return MARGAY_VERSION;
@@ -21,7 +23,6 @@ static void fill_defaults(struct mg_engine_options *o, const struct mg_config *c
     if (o->max_image_pixels == 0) o->max_image_pixels = limits->max_pixels;
     if (o->max_image_side == 0) o->max_image_side = limits->max_side;
     if (!o->background_set) memset(o->background, 255, sizeof o->background);
-    if (o->weights == MG_WEIGHTS_AUTO) o->weights = MG_WEIGHTS_BF16;
 }
 
 /* The model's own pixel limits, narrowed by the token budget. */
@@ -74,21 +75,61 @@ static enum mg_status open_threads(mg_engine *e, struct mg_err *err) {
     return mg_pool_open(want, NULL, &e->pool, err);
 }
 
+static const char *weights_name(const mg_engine *e) {
+    if (e->model->packed) return mg_file_weights_name(e->model->manifest.weights);
+    return e->mode == MG_MODE_F32 ? "f32" : "bf16";
+}
+
+/* The model at `path`: a packed file, or a folder as it is or through its packed file. */
+static enum mg_status open_model(mg_engine *e, const char *path, struct mg_err *err) {
+    static const enum mg_file_weights packed[] = {[MG_WEIGHTS_AUTO] = MG_FILE_INT8,
+                                                  [MG_WEIGHTS_BF16] = MG_FILE_BF16,
+                                                  [MG_WEIGHTS_INT8] = MG_FILE_INT8,
+                                                  [MG_WEIGHTS_INT4] = MG_FILE_INT4};
+    enum mg_weight_mode want = e->options.weights;
+    struct stat st;
+    bool file = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    e->mode = want == MG_WEIGHTS_F32 ? MG_MODE_F32 : MG_MODE_BF16;
+    if (!file && want != MG_WEIGHTS_F32 && want != MG_WEIGHTS_BF16) {
+        enum mg_status status = mg_folder_check(path, err);
+        return status == MG_OK ? mg_packed_cache_open(e, path, packed[want], &e->model, err)
+                               : status;
+    }
+    enum mg_status status = mg_model_open(path, NULL, &e->model, err);
+    if (status != MG_OK || !e->model->packed || want == MG_WEIGHTS_AUTO) return status;
+    if (want == MG_WEIGHTS_F32 || e->model->manifest.weights != packed[want])
+        return mg_fail(err, MG_ERR_ARGUMENT, "weights",
+                       "%s holds %s weights; other weights come from the checkpoint's folder", path,
+                       mg_file_weights_name(e->model->manifest.weights));
+    return MG_OK;
+}
+
+static enum mg_status open_tokenizer(mg_engine *e, const char *path, struct mg_err *err) {
+    if (!e->model->packed) return mg_tokenizer_open(path, &e->tokenizer, err);
+    struct mg_slice text = mg_packed_file_text(e->model->weights, "tokenizer.json");
+    if (!text.data)
+        return mg_fail(err, MG_ERR_NOT_FOUND, "tokenizer_not_found",
+                       "%s was made of a folder without tokenizer.json", path);
+    return mg_tokenizer_parse(text.data, text.n, &e->tokenizer, err);
+}
+
 static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err *err) {
     mg_features_detect(&e->features); /* before the first thread: AMX permission is inherited */
     if (e->features.warning[0]) mg_log(MG_LOG_WARN, "%s", e->features.warning);
-    enum mg_status status = mg_model_open(folder, &e->model, err);
-    if (status == MG_OK) status = mg_tokenizer_open(folder, &e->tokenizer, err);
+    enum mg_status status = open_threads(e, err); /* a conversion computes too */
+    if (status == MG_OK) status = open_model(e, folder, err);
+    if (status == MG_OK) status = open_tokenizer(e, folder, err);
     if (status != MG_OK) return status;
     fill_defaults(&e->options, &e->model->config);
-    e->mode = e->options.weights == MG_WEIGHTS_F32 ? MG_MODE_F32 : MG_MODE_BF16;
     e->image_options = mg_image_options_default;
     e->image_options.limits = (struct mg_image_limits){
         e->options.max_image_bytes, e->options.max_image_side, e->options.max_image_pixels};
     memcpy(e->image_options.background, e->options.background, sizeof e->options.background);
+    if ((unsigned)e->options.prune > MG_PRUNE_NEAR)
+        return mg_fail(err, MG_ERR_ARGUMENT, "", "no such way of pruning: %d",
+                       (int)e->options.prune);
     status = check_tokenizer(e, err);
     if (status == MG_OK) status = set_patch_config(e, err);
-    if (status == MG_OK) status = open_threads(e, err);
     if (status != MG_OK) return status;
     mg_kernels_init(&e->kernels, &e->features);
     status = mg_compute_open(&e->compute, &e->kernels, e->pool, e->mode, err);
@@ -133,7 +174,7 @@ void mg_engine_close(mg_engine *e) {
 void mg_engine_info(const mg_engine *e, struct mg_engine_info *out) {
     *out = (struct mg_engine_info){.tier = mg_tier_name(e->features.tier),
                                    .tier_reason = e->features.reason,
-                                   .weights = e->mode == MG_MODE_F32 ? "f32" : "bf16",
+                                   .weights = weights_name(e),
                                    .n_thread = e->options.n_thread,
                                    .context = e->options.context,
                                    .weight_bytes = mg_weights_bytes(e->model->weights),

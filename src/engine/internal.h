@@ -13,6 +13,7 @@
 #include "cpu/topology.h"
 #include "engine/sampler.h"
 #include "image/patches.h"
+#include "image/prune.h"
 #include "margay/margay.h"
 #include "model/decoder.h"
 #include "model/vision.h"
@@ -39,11 +40,18 @@ struct mg_engine {
     int32_t image_token;
 };
 
-/* A picture of a conversation. Its resized raster is kept until its features are there. */
+/* A picture of a conversation. Its resized raster is kept until its features are there.
+ *
+ * What is pruned is decided when the picture is added and stays so in this conversation; therefore
+ * the picture's number and the token's number in it identify a token of the KV
+ * (mg_layout_identity). A cache that outlives the conversation has to name the features by all that
+ * makes them: the model and weight mode, grid_h and grid_w, the resized pixels, and what pruning
+ * kept (options.prune and prune_near, off and exact being two things). */
 struct chat_image {
-    uint8_t *rgb;            /* [height][width][3] resized, owned; NULL once encoded */
-    uint32_t grid_h, grid_w; /* patches */
-    size_t n_token;
+    uint8_t *rgb;              /* [height][width][3] resized, owned; NULL once encoded */
+    uint32_t grid_h, grid_w;   /* patches of the whole picture */
+    size_t n_token;            /* cells looked at */
+    struct mg_cells kept;      /* these cells, when pruning left some out; index NULL: all */
     struct mg_picture picture; /* features; row NULL until encoded */
     struct mg_image_report report;
     bool counted; /* its decode time was part of an earlier answer */
@@ -93,8 +101,11 @@ int64_t mg_layout_identity(const struct layout *l, size_t i);
 /* Row i for the decoder; the picture's features must be there. */
 struct mg_row mg_layout_row(const struct mg_chat *chat, const struct layout *l, size_t i);
 
-/* Encodes picture i unless its features are there; `patches` replaces the picture's own values
- * (trace), or NULL. */
+/* Decides which cells of the resized picture are kept, by the engine's options: n_token and kept.
+ */
+enum mg_status mg_chat_prune(const mg_engine *engine, struct chat_image *image, struct mg_err *err);
+/* Encodes picture i unless its features are there; `patches` ([n_token*merge^2][dim], of the kept
+ * cells) replaces the picture's own values (trace), or NULL. */
 enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches,
                               struct mg_err *err);
 

@@ -64,9 +64,10 @@ static void place_tokens(const struct mg_chat *chat, struct layout *l) {
         const struct chat_image *p = &chat->image[image];
         size_t across = p->grid_w / merge, down = p->grid_h / merge;
         for (size_t k = 0; k < p->n_token; k++, i++) {
+            size_t cell = p->kept.index ? p->kept.index[k] : k;
             l->pos[i][0] = next;
-            l->pos[i][1] = next + (int32_t)(k / across);
-            l->pos[i][2] = next + (int32_t)(k % across);
+            l->pos[i][1] = next + (int32_t)(cell / across);
+            l->pos[i][2] = next + (int32_t)(cell % across);
             l->image[i] = (int32_t)image;
             l->offset[i] = (uint32_t)k;
         }

@@ -67,7 +67,9 @@ void mg_sampler_close(struct mg_sampler *s) {
     free(s);
 }
 
-static bool in_range(double v, double low, double high) { return v >= low && v <= high; }
+static bool in_range(double v, double low, double high) {
+    return v >= low && v <= high;
+}
 
 enum mg_status mg_answer_options_check(const struct mg_answer_options *o, struct mg_err *err) {
     const struct {
@@ -98,7 +100,9 @@ static uint64_t splitmix(uint64_t *state) {
     return z ^ z >> 31;
 }
 
-static uint64_t rotate(uint64_t x, int k) { return x << k | x >> (64 - k); }
+static uint64_t rotate(uint64_t x, int k) {
+    return x << k | x >> (64 - k);
+}
 
 /* Uniform in [0, 1), 53 bits. */
 static double draw_uniform(uint64_t r[4]) {

@@ -125,4 +125,6 @@ bool mg_stop_flush(struct mg_stop *s, struct mg_buf *out) {
     return mg_buf_add(out, s->held, n);
 }
 
-int mg_stop_which(const struct mg_stop *s) { return s->which; }
+int mg_stop_which(const struct mg_stop *s) {
+    return s->which;
+}

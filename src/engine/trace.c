@@ -17,6 +17,7 @@ struct trace {
     struct layout layout;
     size_t n_patch, dim; /* of all pictures */
     float *pixels;       /* [n_patch][dim] */
+    bool given;          /* they came from a file */
     struct mg_err *err;
 };
 
@@ -39,6 +40,20 @@ static enum mg_status add_turns(struct trace *t, const struct mg_trace_turn *tur
         }
     if (status == MG_OK && n_turn == 0)
         status = mg_fail(t->err, MG_ERR_ARGUMENT, "", "no messages");
+    return status;
+}
+
+/* The pictures' rasters are made anew from the given values, and what is pruned is decided on them.
+ */
+static enum mg_status prune_given(struct trace *t) {
+    const float *at = t->pixels;
+    enum mg_status status = MG_OK;
+    for (size_t i = 0; i < t->chat->n_image && status == MG_OK; i++) {
+        struct chat_image *image = &t->chat->image[i];
+        mg_patches_to_rgb(at, image->grid_h, image->grid_w, &t->e->patch_config, image->rgb);
+        at += (size_t)image->grid_h * image->grid_w * t->dim;
+        status = mg_chat_prune(t->e, image, t->err);
+    }
     return status;
 }
 
@@ -72,7 +87,8 @@ static enum mg_status make_pixels(struct trace *t, const char *file) {
     else
         memcpy(t->pixels, npy.data, npy.n * sizeof(float));
     mg_npy_free(&npy);
-    return status;
+    t->given = true;
+    return status == MG_OK ? prune_given(t) : status;
 }
 
 static enum mg_status write_prompt(struct trace *t) {
@@ -96,15 +112,43 @@ static enum mg_status write_prompt(struct trace *t) {
     return status;
 }
 
-static enum mg_status write_vision(struct trace *t) {
-    const float *pixels = t->pixels;
-    enum mg_status status =
-        write_stage(t, "pixel_values", MG_NPY_F32, 2, t->n_patch, t->dim, pixels);
+/* Places of the kept cells, counted through all pictures. */
+static enum mg_status write_kept(struct trace *t) {
+    size_t first = 0, n = 0, merge = t->e->patch_config.merge;
+    int32_t *out = mg_alloc(t->layout.n_image_token, sizeof *out);
+    if (!out) return mg_fail_memory(t->err, "trace");
+    for (size_t i = 0; i < t->chat->n_image; i++) {
+        const struct chat_image *image = &t->chat->image[i];
+        for (size_t k = 0; k < image->n_token; k++)
+            out[n++] = (int32_t)(first + (image->kept.index ? image->kept.index[k] : k));
+        first += (size_t)image->grid_h * image->grid_w / merge / merge;
+    }
+    enum mg_status status = write_stage(t, "kept", MG_NPY_I32, 1, n, 0, out);
+    free(out);
+    return status;
+}
+
+/* Encodes the pictures, from the given values if there are any; a pruned picture's are first
+ * brought together at their beginning. */
+static enum mg_status encode(struct trace *t) {
+    float *pixels = t->pixels;
+    size_t merge = t->e->patch_config.merge, cell = merge * merge * t->dim; /* values */
+    enum mg_status status = MG_OK;
     for (size_t i = 0; i < t->chat->n_image && status == MG_OK; i++) {
         struct chat_image *image = &t->chat->image[i];
-        status = mg_chat_encode(t->chat, i, pixels, t->err);
+        for (size_t k = 0; k < image->kept.n; k++)
+            memmove(pixels + k * cell, pixels + image->kept.index[k] * cell, cell * sizeof *pixels);
+        status = mg_chat_encode(t->chat, i, t->given ? pixels : NULL, t->err);
         pixels += (size_t)image->grid_h * image->grid_w * t->dim;
     }
+    return status;
+}
+
+static enum mg_status write_vision(struct trace *t) {
+    enum mg_status status =
+        write_stage(t, "pixel_values", MG_NPY_F32, 2, t->n_patch, t->dim, t->pixels);
+    if (status == MG_OK && t->e->options.prune != MG_PRUNE_OFF) status = write_kept(t);
+    if (status == MG_OK) status = encode(t);
     if (status != MG_OK) return status;
     size_t n_map = t->chat->image[0].picture.n_map, width = t->chat->image[0].picture.width;
     float *rows = mg_alloc(t->layout.n_image_token * width, sizeof *rows);
@@ -150,6 +194,7 @@ enum mg_status mg_trace_run(mg_engine *e, const struct mg_trace_turn *turn, size
         return mg_fail_errno(err, "make the folder", out_dir, errno);
     enum mg_status status = mg_chat_open(e, &t.chat, err);
     if (status == MG_OK) status = add_turns(&t, turn, n_turn);
+    if (status == MG_OK && t.chat->n_image) status = make_pixels(&t, pixel_values);
     if (status == MG_OK) status = mg_layout_make(t.chat, &t.layout, err);
     if (status == MG_OK &&
         (t.layout.n > e->options.context || max_tokens > e->options.context - t.layout.n))
@@ -157,7 +202,6 @@ enum mg_status mg_trace_run(mg_engine *e, const struct mg_trace_turn *turn, size
                          "%zu prompt tokens and %zu more don't fit into %zu", t.layout.n,
                          max_tokens, e->options.context);
     if (status == MG_OK) status = write_prompt(&t);
-    if (status == MG_OK && t.chat->n_image) status = make_pixels(&t, pixel_values);
     if (status == MG_OK && t.chat->n_image) status = write_vision(&t);
     if (status == MG_OK) status = write_answer(&t, max_tokens);
     mg_layout_free(&t.layout);

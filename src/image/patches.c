@@ -94,9 +94,10 @@ enum mg_status mg_patches_resize(const struct mg_image *image, const struct mg_p
     return s;
 }
 
-enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
-                              const struct mg_patch_config *c, struct mg_patches *out,
-                              struct mg_err *err) {
+enum mg_status mg_patches_cut_cells(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
+                                    const uint32_t *cell, size_t n_cell,
+                                    const struct mg_patch_config *c, struct mg_patches *out,
+                                    struct mg_err *err) {
     float table[3][256];
     size_t n_value;
 
@@ -107,6 +108,14 @@ enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid
         return mg_fail(err, MG_ERR_ARGUMENT, "", "a grid of %u x %u patches isn't a multiple of %u",
                        grid_w, grid_h, c->merge);
     set_grid(out, c, grid_h, grid_w);
+    size_t n_all = out->n_token, across = grid_w / c->merge;
+    if (cell) {
+        out->n_token = n_cell;
+        out->n = n_cell * c->merge * c->merge;
+    }
+    for (size_t i = 0; cell && i < n_cell; i++)
+        if (cell[i] >= n_all)
+            return mg_fail(err, MG_ERR_ARGUMENT, "", "cell %u of a picture of %zu", cell[i], n_all);
     if (mg_mul_size(out->n, out->dim, &n_value))
         out->value = mg_alloc(n_value, sizeof *out->value);
     if (!out->value)
@@ -114,13 +123,43 @@ enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid
     make_table(c, table);
     float *to = out->value;
     size_t stride = (size_t)grid_w * c->patch * 3;
-    for (uint32_t by = 0; by < grid_h; by += c->merge)
-        for (uint32_t bx = 0; bx < grid_w; bx += c->merge)
-            for (uint32_t y = by; y < by + c->merge; y++)
-                for (uint32_t x = bx; x < bx + c->merge; x++, to += out->dim)
-                    cut_patch(c, table, rgb + y * stride * c->patch + (size_t)x * c->patch * 3,
-                              stride, to);
+    for (size_t i = 0; i < out->n_token; i++) {
+        size_t at = cell ? cell[i] : i;
+        size_t by = at / across * c->merge, bx = at % across * c->merge;
+        for (size_t y = by; y < by + c->merge; y++)
+            for (size_t x = bx; x < bx + c->merge; x++, to += out->dim)
+                cut_patch(c, table, rgb + y * stride * c->patch + x * c->patch * 3, stride, to);
+    }
     return MG_OK;
+}
+
+enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
+                              const struct mg_patch_config *c, struct mg_patches *out,
+                              struct mg_err *err) {
+    return mg_patches_cut_cells(rgb, grid_h, grid_w, NULL, 0, c, out, err);
+}
+
+static void patch_to_rgb(const struct mg_patch_config *c, const float *from, uint8_t *rgb,
+                         size_t stride) {
+    size_t area = (size_t)c->patch * c->patch;
+    for (int i = 0; i < 3; i++, from += area * c->temporal)
+        for (size_t y = 0; y < c->patch; y++)
+            for (size_t x = 0; x < c->patch; x++) {
+                float v = (from[y * c->patch + x] * c->std[i] + c->mean[i]) * 255.0f;
+                /* a NaN becomes 0 */
+                rgb[y * stride + x * 3 + (size_t)i] = (uint8_t)rintf(fminf(fmaxf(v, 0.0f), 255.0f));
+            }
+}
+
+void mg_patches_to_rgb(const float *value, uint32_t grid_h, uint32_t grid_w,
+                       const struct mg_patch_config *c, uint8_t *rgb) {
+    size_t stride = (size_t)grid_w * c->patch * 3, block = (size_t)c->merge * c->merge;
+    size_t across = grid_w / c->merge, dim = (size_t)3 * c->temporal * c->patch * c->patch;
+    for (size_t i = 0; i < (size_t)grid_h * grid_w; i++) {
+        size_t y = i / block / across * c->merge + i % block / c->merge;
+        size_t x = i / block % across * c->merge + i % c->merge;
+        patch_to_rgb(c, value + i * dim, rgb + y * stride * c->patch + x * c->patch * 3, stride);
+    }
 }
 
 enum mg_status mg_patches_make(const struct mg_image *image, const struct mg_patch_config *c,

@@ -49,6 +49,17 @@ enum mg_status mg_patches_resize(const struct mg_image *image, const struct mg_p
 enum mg_status mg_patches_cut(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
                               const struct mg_patch_config *c, struct mg_patches *out,
                               struct mg_err *err);
+/* Some of the merge blocks only: `cell` [n_cell] are their places in the grid of cells (merge x
+ * merge patches) in raster order; NULL: all. out->n and out->n_token count what was cut. */
+enum mg_status mg_patches_cut_cells(const uint8_t *rgb, uint32_t grid_h, uint32_t grid_w,
+                                    const uint32_t *cell, size_t n_cell,
+                                    const struct mg_patch_config *c, struct mg_patches *out,
+                                    struct mg_err *err);
+/* The way back: value [grid_h*grid_w][dim], any f32, to rgb [grid_h*patch][grid_w*patch][3],
+ * rounded and clamped to 8 bits; of the temporal slots the first. The config was checked by a
+ * cut. */
+void mg_patches_to_rgb(const float *value, uint32_t grid_h, uint32_t grid_w,
+                       const struct mg_patch_config *c, uint8_t *rgb);
 void mg_patches_free(struct mg_patches *p);
 
 #endif

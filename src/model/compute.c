@@ -3,8 +3,9 @@
 
 #include <stdlib.h>
 
-#define ROW_BLOCK 8 /* rows per task: enough work to pay for handing it out, few enough to share   \
-                     */
+#define ROW_BLOCK                                                                                  \
+    8 /* rows per task: enough work to pay for handing it out, few enough to share                 \
+       */
 
 enum mg_status mg_compute_open(struct mg_compute *c, const struct mg_kernels *kernels,
                                struct mg_pool *pool, enum mg_mode mode, struct mg_err *err) {
@@ -41,53 +42,102 @@ static enum mg_status reserve_scratch(struct mg_compute *c, size_t bytes, struct
     return MG_OK;
 }
 
-struct mg_matmul mg_linear_op(const struct mg_compute *c, const struct mg_linear *l, const void *x,
-                              size_t ldx, size_t m, float *y, size_t ldy,
-                              enum mg_epilogue epilogue) {
-    return (struct mg_matmul){.mode = c->mode,
-                              .epilogue = epilogue,
-                              .x = x,
-                              .ldx = ldx,
-                              .w = l->w,
-                              .ldw = l->k,
-                              .wtype = l->type,
-                              .bias = l->bias,
-                              .y = y,
-                              .ldy = ldy,
-                              .m = m,
-                              .n = l->n,
-                              .k = l->k};
+size_t mg_input_bytes(size_t m, size_t k) {
+    return m * mg_max_size(mg_row_stride(k) * sizeof(float), mg_packed_stride(k));
 }
 
-struct matmul_job {
+/* One product as its kernel wants it. */
+struct job_op {
+    bool packed;
+    struct mg_matmul plain;
+    struct mg_packed_matmul integer;
+    size_t n_task;
+};
+
+static void make_op(const struct mg_compute *c, const struct mg_product *p, struct job_op *out) {
+    const struct mg_linear *l = p->l;
+    out->packed = mg_linear_is_packed(l);
+    if (out->packed) {
+        out->integer =
+            (struct mg_packed_matmul){.epilogue = p->epilogue,
+                                      .w = &l->packed,
+                                      .x = (const uint8_t *)p->x->rows + p->first * p->x->ld,
+                                      .ldx = p->x->ld,
+                                      .xs = p->x->xs + p->first,
+                                      .bias = l->bias,
+                                      .y = p->y,
+                                      .ldy = p->ldy,
+                                      .top = p->top,
+                                      .m = p->m};
+        out->n_task = c->kernels->packed_tasks(&out->integer);
+        return;
+    }
+    size_t size = mg_dtype_size(c->kernels->x_type[c->mode]);
+    out->plain = (struct mg_matmul){.mode = c->mode,
+                                    .epilogue = p->epilogue,
+                                    .x = (const char *)p->x->rows + p->first * p->x->ld * size,
+                                    .ldx = p->x->ld,
+                                    .w = l->w,
+                                    .w2 = p->up ? p->up->w : NULL,
+                                    .ldw = l->k,
+                                    .wtype = l->type,
+                                    .bias = l->bias,
+                                    .y = p->y,
+                                    .ldy = p->ldy,
+                                    .m = p->m,
+                                    .n = l->n,
+                                    .k = l->k};
+    out->n_task = c->kernels->matmul_tasks(&out->plain);
+}
+
+struct products_job {
     struct mg_compute *c;
-    const struct mg_matmul *op;
+    struct job_op op[MG_MAX_PRODUCT];
     size_t n_op;
 };
 
-static void run_matmul_task(void *arg, size_t task, size_t thread) {
-    struct matmul_job *job = arg;
+static void run_product_task(void *arg, size_t task, size_t thread) {
+    struct products_job *job = arg;
+    void *scratch = job->c->scratch[thread];
     for (size_t i = 0; i < job->n_op; i++) {
-        size_t n = job->c->kernels->matmul_tasks(&job->op[i]);
-        if (task < n) {
-            job->c->kernels->matmul(&job->op[i], task, job->c->scratch[thread]);
+        const struct job_op *op = &job->op[i];
+        if (task < op->n_task) {
+            if (op->packed)
+                job->c->kernels->packed_matmul(&op->integer, task, scratch);
+            else
+                job->c->kernels->matmul(&op->plain, task, scratch);
             return;
         }
-        task -= n;
+        task -= op->n_task;
     }
 }
 
-enum mg_status mg_compute_matmul(struct mg_compute *c, const struct mg_matmul *op, size_t n_op,
-                                 struct mg_err *err) {
-    struct matmul_job job = {c, op, n_op};
+enum mg_status mg_compute_products(struct mg_compute *c, const struct mg_product *p, size_t n,
+                                   struct mg_err *err) {
+    struct products_job job = {.c = c, .n_op = n};
     size_t n_task = 0, scratch = 0;
-    for (size_t i = 0; i < n_op; i++) {
-        n_task += c->kernels->matmul_tasks(&op[i]);
-        scratch = mg_max_size(scratch, c->kernels->matmul_scratch(&op[i]));
+    for (size_t i = 0; i < n; i++) {
+        make_op(c, &p[i], &job.op[i]);
+        n_task += job.op[i].n_task;
+        scratch =
+            mg_max_size(scratch, job.op[i].packed ? c->kernels->packed_scratch(&job.op[i].integer)
+                                                  : c->kernels->matmul_scratch(&job.op[i].plain));
     }
     if (reserve_scratch(c, scratch, err) != MG_OK) return MG_ERR_MEMORY;
-    mg_pool_run(c->pool, run_matmul_task, &job, n_task);
+    mg_pool_run(c->pool, run_product_task, &job, n_task);
     return MG_OK;
+}
+
+enum mg_status mg_compute_linear(struct mg_compute *c, const struct mg_linear *l,
+                                 const struct mg_input *x, size_t m, float *y, size_t ldy,
+                                 enum mg_epilogue epilogue, struct mg_err *err) {
+    struct mg_product p = {.l = l, .x = x, .m = m, .y = y, .ldy = ldy, .epilogue = epilogue};
+    return mg_compute_products(c, &p, 1, err);
+}
+
+size_t mg_compute_top_tasks(const struct mg_compute *c, const struct mg_linear *l, size_t m) {
+    struct mg_packed_matmul op = {.epilogue = MG_EPI_TOP, .w = &l->packed, .m = m};
+    return c->kernels->packed_tasks(&op);
 }
 
 struct attention_job {
@@ -129,22 +179,37 @@ void mg_compute_rows(struct mg_compute *c, mg_rows_fn *fn, void *arg, size_t m) 
     mg_pool_run(c->pool, run_rows_task, &job, (m + ROW_BLOCK - 1) / ROW_BLOCK);
 }
 
-struct prepare_job {
-    const float *in;
-    void *out;
-    size_t ldin, ldout, k;
-};
-
-static void prepare_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
-    struct prepare_job *job = arg;
-    size_t size = mg_dtype_size(c->kernels->x_type[c->mode]);
-    c->kernels->prepare(c->mode, job->in + row0 * job->ldin, job->ldin,
-                        (char *)job->out + row0 * job->ldout * size, job->ldout, row1 - row0,
-                        job->k);
+void mg_prepare_begin(const struct mg_linear *l, struct mg_input *x) {
+    x->ld = mg_linear_is_packed(l) ? mg_packed_stride(l->k) : mg_row_stride(l->k);
 }
 
-void mg_compute_prepare(struct mg_compute *c, const float *in, size_t ldin, void *out, size_t ldout,
-                        size_t m, size_t k) {
-    struct prepare_job job = {in, out, ldin, ldout, k};
-    mg_compute_rows(c, prepare_rows, &job, m);
+void mg_prepare_rows(const struct mg_compute *c, const struct mg_linear *l, const float *in,
+                     size_t ldin, const struct mg_input *x, size_t row0, size_t row1) {
+    if (mg_linear_is_packed(l)) {
+        c->kernels->quantise(in, ldin, (uint8_t *)x->rows + row0 * x->ld, x->ld, x->xs + row0,
+                             row1 - row0, l->k);
+        return;
+    }
+    size_t size = mg_dtype_size(c->kernels->x_type[c->mode]);
+    c->kernels->prepare(c->mode, in, ldin, (char *)x->rows + row0 * x->ld * size, x->ld,
+                        row1 - row0, l->k);
+}
+
+struct prepare_job {
+    const struct mg_linear *l;
+    const float *in;
+    size_t ldin;
+    const struct mg_input *x;
+};
+
+static void prepare_block(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
+    struct prepare_job *job = arg;
+    mg_prepare_rows(c, job->l, job->in + row0 * job->ldin, job->ldin, job->x, row0, row1);
+}
+
+void mg_compute_prepare(struct mg_compute *c, const struct mg_linear *l, const float *in,
+                        size_t ldin, struct mg_input *x, size_t m) {
+    struct prepare_job job = {l, in, ldin, x};
+    mg_prepare_begin(l, x);
+    mg_compute_rows(c, prepare_block, &job, m);
 }

@@ -10,22 +10,24 @@ enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_m
                                     size_t rows, struct mg_err *err) {
     const struct mg_text_config *c = &model->config.text;
     *w = (struct mg_decoder_work){.rows = rows, .arena.chunk_size = 4096};
+    size_t longest = mg_max_size(mg_max_size(c->hidden, c->n_head * c->head_dim), c->ffn);
     w->ldx = mg_row_stride(c->hidden);
-    w->ldq = mg_row_stride(c->n_head * c->head_dim);
-    w->ldkv = mg_row_stride(c->n_head_kv * c->head_dim);
+    w->ldqkv = mg_row_stride((c->n_head + 2 * c->n_head_kv) * c->head_dim);
+    w->ldatt = mg_row_stride(c->n_head * c->head_dim);
     w->ldffn = mg_row_stride(c->ffn);
-    w->ldin = mg_max_size(mg_max_size(w->ldx, w->ldq), w->ldffn);
     w->x = mg_arena_alloc(&w->arena, rows * w->ldx, sizeof(float));
     w->norm = mg_arena_alloc(&w->arena, rows * w->ldx, sizeof(float));
-    w->q = mg_arena_alloc(&w->arena, rows * w->ldq, sizeof(float));
-    w->att = mg_arena_alloc(&w->arena, rows * w->ldq, sizeof(float));
-    w->k = mg_arena_alloc(&w->arena, rows * w->ldkv, sizeof(float));
-    w->v = mg_arena_alloc(&w->arena, rows * w->ldkv, sizeof(float));
+    w->qkv = mg_arena_alloc(&w->arena, rows * w->ldqkv, sizeof(float));
+    w->att = mg_arena_alloc(&w->arena, rows * w->ldatt, sizeof(float));
     w->ffn = mg_arena_alloc(&w->arena, rows * w->ldffn, sizeof(float));
-    w->in = mg_arena_alloc(&w->arena, rows * w->ldin, sizeof(float));
+    w->in.rows = mg_arena_alloc(&w->arena, mg_input_bytes(rows, longest), 1);
+    w->in.xs = mg_arena_alloc(&w->arena, rows, sizeof *w->in.xs);
     w->cos = mg_arena_alloc(&w->arena, rows * c->head_dim / 2, sizeof(float));
     w->sin = mg_arena_alloc(&w->arena, rows * c->head_dim / 2, sizeof(float));
-    if (w->x && w->norm && w->q && w->att && w->k && w->v && w->ffn && w->in && w->cos && w->sin)
+    w->top = mg_arena_alloc(&w->arena, mg_packed_panels(&model->head.packed) * MG_MAX_TOP + 1,
+                            sizeof *w->top);
+    if (w->x && w->norm && w->qkv && w->att && w->ffn && w->in.rows && w->in.xs && w->cos &&
+        w->sin && w->top)
         return MG_OK;
     mg_decoder_work_close(w);
     return mg_fail_memory(err, "decoder rows");
@@ -43,7 +45,8 @@ struct pass {
     struct mg_kv *kv;
     const struct mg_row *row;
     size_t m, layer;
-    const float *norm_weight; /* of the norm being taken */
+    const float *norm_weight;   /* of the norm being taken */
+    const struct mg_linear *to; /* what its rows are prepared for */
 };
 
 static void embed_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
@@ -61,8 +64,10 @@ static void embed_rows(const struct mg_compute *c, void *arg, size_t row0, size_
 static void norm_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
     struct pass *p = arg;
     const struct mg_text_config *t = &p->model->config.text;
-    c->kernels->rms_norm(p->w->x + row0 * p->w->ldx, p->w->ldx, p->norm_weight, t->norm_eps,
-                         p->w->norm + row0 * p->w->ldx, p->w->ldx, row1 - row0, t->hidden);
+    float *norm = p->w->norm + row0 * p->w->ldx;
+    c->kernels->rms_norm(p->w->x + row0 * p->w->ldx, p->w->ldx, p->norm_weight, t->norm_eps, norm,
+                         p->w->ldx, row1 - row0, t->hidden);
+    mg_prepare_rows(c, p->to, norm, p->w->ldx, &p->w->in, row0, row1);
 }
 
 static void store_head(const struct mg_compute *c, const struct mg_kv *kv, void *head0, size_t head,
@@ -81,12 +86,11 @@ static void head_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     const struct mg_decoder_layer *l = &p->model->layer[p->layer];
     size_t d = t->head_dim, half = d / 2;
     for (size_t i = row0; i < row1; i++) {
-        float *q = p->w->q + i * p->w->ldq, *k = p->w->k + i * p->w->ldkv,
-              *v = p->w->v + i * p->w->ldkv;
+        float *q = p->w->qkv + i * p->w->ldqkv, *k = q + t->n_head * d, *v = k + t->n_head_kv * d;
         c->kernels->rms_norm(q, d, l->q_norm, t->norm_eps, q, d, t->n_head, d);
         c->kernels->rms_norm(k, d, l->k_norm, t->norm_eps, k, d, t->n_head_kv, d);
-        c->kernels->rope(q, p->w->ldq, 1, t->n_head, d, p->w->cos + i * half, p->w->sin + i * half);
-        c->kernels->rope(k, p->w->ldkv, 1, t->n_head_kv, d, p->w->cos + i * half,
+        /* q and k lie side by side */
+        c->kernels->rope(q, p->w->ldqkv, 1, t->n_head + t->n_head_kv, d, p->w->cos + i * half,
                          p->w->sin + i * half);
         for (size_t h = 0; h < t->n_head_kv; h++) {
             store_head(c, p->kv, mg_kv_keys(p->kv, p->layer), h, p->kv->n + i, k + h * d);
@@ -105,28 +109,30 @@ static void deepstack_rows(const struct mg_compute *c, void *arg, size_t row0, s
     }
 }
 
-/* RMSNorm of the residual rows, prepared for a product. */
-static void norm_and_prepare(struct mg_compute *c, struct pass *p, const float *weight) {
+/* RMSNorm of the residual rows, prepared for a product with `to`. */
+static void norm_and_prepare(struct mg_compute *c, struct pass *p, const float *weight,
+                             const struct mg_linear *to) {
     p->norm_weight = weight;
+    p->to = to;
+    mg_prepare_begin(to, &p->w->in);
     mg_compute_rows(c, norm_rows, p, p->m);
-    mg_compute_prepare(c, p->w->norm, p->w->ldx, p->w->in, p->w->ldin, p->m,
-                       p->model->config.text.hidden);
 }
 
 static enum mg_status attention(struct mg_compute *c, struct pass *p, struct mg_err *err) {
     const struct mg_text_config *t = &p->model->config.text;
     const struct mg_decoder_layer *l = &p->model->layer[p->layer];
     struct mg_decoder_work *w = p->w;
-    norm_and_prepare(c, p, l->input_norm);
-    struct mg_matmul qkv[3] = {
-        mg_linear_op(c, &l->q, w->in, w->ldin, p->m, w->q, w->ldq, MG_EPI_STORE),
-        mg_linear_op(c, &l->k, w->in, w->ldin, p->m, w->k, w->ldkv, MG_EPI_STORE),
-        mg_linear_op(c, &l->v, w->in, w->ldin, p->m, w->v, w->ldkv, MG_EPI_STORE)};
-    enum mg_status status = mg_compute_matmul(c, qkv, 3, err);
+    norm_and_prepare(c, p, l->input_norm, &l->qkv[0]);
+    struct mg_product qkv[3];
+    float *y = w->qkv;
+    for (size_t i = 0; i < l->n_qkv; y += l->qkv[i++].n)
+        qkv[i] =
+            (struct mg_product){.l = &l->qkv[i], .x = &w->in, .m = p->m, .y = y, .ldy = w->ldqkv};
+    enum mg_status status = mg_compute_products(c, qkv, l->n_qkv, err);
     if (status != MG_OK) return status;
     mg_compute_rows(c, head_rows, p, p->m);
-    struct mg_attention att = {.q = w->q,
-                               .ldq = w->ldq,
+    struct mg_attention att = {.q = w->qkv,
+                               .ldq = w->ldqkv,
                                .k = mg_kv_keys(p->kv, p->layer),
                                .v = mg_kv_values(p->kv, p->layer),
                                .ldkv = t->head_dim,
@@ -141,26 +147,28 @@ static enum mg_status attention(struct mg_compute *c, struct pass *p, struct mg_
                                .first_pos = p->kv->n,
                                .scale = 1.0f / sqrtf((float)t->head_dim),
                                .out = w->att,
-                               .ldo = w->ldq};
+                               .ldo = w->ldatt};
     status = mg_compute_attention(c, &att, err);
     if (status != MG_OK) return status;
-    mg_compute_prepare(c, w->att, w->ldq, w->in, w->ldin, p->m, t->n_head * t->head_dim);
-    struct mg_matmul o = mg_linear_op(c, &l->o, w->in, w->ldin, p->m, w->x, w->ldx, MG_EPI_ADD);
-    return mg_compute_matmul(c, &o, 1, err);
+    mg_compute_prepare(c, &l->o, w->att, w->ldatt, &w->in, p->m);
+    return mg_compute_linear(c, &l->o, &w->in, p->m, w->x, w->ldx, MG_EPI_ADD, err);
 }
 
 static enum mg_status mlp(struct mg_compute *c, struct pass *p, struct mg_err *err) {
     const struct mg_decoder_layer *l = &p->model->layer[p->layer];
     struct mg_decoder_work *w = p->w;
-    norm_and_prepare(c, p, l->post_norm);
-    struct mg_matmul op =
-        mg_linear_op(c, &l->gate, w->in, w->ldin, p->m, w->ffn, w->ldffn, MG_EPI_SWIGLU);
-    op.w2 = l->up.w;
-    enum mg_status status = mg_compute_matmul(c, &op, 1, err);
+    norm_and_prepare(c, p, l->post_norm, &l->gate);
+    struct mg_product gate_up = {.l = &l->gate,
+                                 .up = &l->up,
+                                 .x = &w->in,
+                                 .m = p->m,
+                                 .y = w->ffn,
+                                 .ldy = w->ldffn,
+                                 .epilogue = MG_EPI_SWIGLU};
+    enum mg_status status = mg_compute_products(c, &gate_up, 1, err);
     if (status != MG_OK) return status;
-    mg_compute_prepare(c, w->ffn, w->ldffn, w->in, w->ldin, p->m, p->model->config.text.ffn);
-    op = mg_linear_op(c, &l->down, w->in, w->ldin, p->m, w->x, w->ldx, MG_EPI_ADD);
-    return mg_compute_matmul(c, &op, 1, err);
+    mg_compute_prepare(c, &l->down, w->ffn, w->ldffn, &w->in, p->m);
+    return mg_compute_linear(c, &l->down, &w->in, p->m, w->x, w->ldx, MG_EPI_ADD, err);
 }
 
 enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
@@ -191,14 +199,51 @@ enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *
     return MG_OK;
 }
 
+/* Final norm of rows first .. first+n-1, prepared for the head; they become rows 0 .. n-1. */
+static void prepare_head(const struct mg_model *model, struct mg_compute *c,
+                         struct mg_decoder_work *w, size_t first, size_t n) {
+    const struct mg_text_config *t = &model->config.text;
+    c->kernels->rms_norm(w->x + first * w->ldx, w->ldx, model->final_norm, t->norm_eps, w->norm,
+                         w->ldx, n, t->hidden);
+    mg_compute_prepare(c, &model->head, w->norm, w->ldx, &w->in, n);
+}
+
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
                                  struct mg_decoder_work *w, size_t i, float *logits,
                                  struct mg_err *err) {
-    const struct mg_text_config *t = &model->config.text;
-    c->kernels->rms_norm(w->x + i * w->ldx, w->ldx, model->final_norm, t->norm_eps, w->norm, w->ldx,
-                         1, t->hidden);
-    mg_compute_prepare(c, w->norm, w->ldx, w->in, w->ldin, 1, t->hidden);
-    struct mg_matmul op =
-        mg_linear_op(c, &model->head, w->in, w->ldin, 1, logits, t->n_vocab, MG_EPI_STORE);
-    return mg_compute_matmul(c, &op, 1, err);
+    prepare_head(model, c, w, i, 1);
+    return mg_compute_linear(c, &model->head, &w->in, 1, logits, model->config.text.n_vocab,
+                             MG_EPI_STORE, err);
+}
+
+/* The best of all tasks for row i of n. */
+static int32_t best_of(const struct mg_top *top, size_t n_task, size_t n, size_t i) {
+    struct mg_top best = top[i];
+    for (size_t t = 1; t < n_task && best.value == best.value; t++) {
+        const struct mg_top *next = &top[t * n + i];
+        if (next->value > best.value || next->value != next->value) best = *next;
+    }
+    return isfinite(best.value) ? (int32_t)best.index : -1;
+}
+
+enum mg_status mg_decoder_top(const struct mg_model *model, struct mg_compute *c,
+                              struct mg_decoder_work *w, size_t first, size_t n, size_t n_vocab,
+                              float *logits, int32_t *id, struct mg_err *err) {
+    if (!mg_linear_is_packed(&model->head)) {
+        enum mg_status status = MG_OK;
+        for (size_t i = 0; i < n && status == MG_OK; i++) {
+            status = mg_decoder_logits(model, c, w, first + i, logits, err);
+            bool finite = status == MG_OK && c->kernels->all_finite(logits, n_vocab);
+            id[i] = finite ? (int32_t)c->kernels->argmax(logits, n_vocab) : -1;
+        }
+        return status;
+    }
+    struct mg_linear head = model->head; /* without the ids that no token has */
+    head.n = head.packed.n = mg_min_size(n_vocab, head.n);
+    prepare_head(model, c, w, first, n);
+    struct mg_product p = {.l = &head, .x = &w->in, .m = n, .epilogue = MG_EPI_TOP, .top = w->top};
+    enum mg_status status = mg_compute_products(c, &p, 1, err);
+    size_t n_task = mg_compute_top_tasks(c, &head, n);
+    for (size_t i = 0; i < n && status == MG_OK; i++) id[i] = best_of(w->top, n_task, n, i);
+    return status;
 }

@@ -25,15 +25,16 @@ struct mg_row {
 /* Buffers of a pass of at most `rows` rows; made once, so that a pass allocates nothing. */
 struct mg_decoder_work {
     size_t rows;
-    size_t last;                        /* index of the last row of the last pass */
-    size_t ldx, ldq, ldkv, ldffn, ldin; /* row strides */
-    float *x;                           /* [rows][ldx] residual stream */
-    float *norm;                        /* [rows][ldx] */
-    float *q, *att;                     /* [rows][ldq] */
-    float *k, *v;                       /* [rows][ldkv] */
-    float *ffn;                         /* [rows][ldffn] */
-    void *in;                           /* [rows][ldin] prepared rows */
-    float *cos, *sin;                   /* [rows][head_dim/2] */
+    size_t last;                     /* index of the last row of the last pass */
+    size_t ldx, ldqkv, ldatt, ldffn; /* row strides */
+    float *x;                        /* [rows][ldx] residual stream */
+    float *norm;                     /* [rows][ldx] */
+    float *qkv;                      /* [rows][ldqkv]: q, k, v one after another */
+    float *att;                      /* [rows][ldatt] */
+    float *ffn;                      /* [rows][ldffn] */
+    struct mg_input in;              /* [rows] of the longest */
+    struct mg_top *top;              /* [tasks of the head][MG_MAX_TOP] */
+    float *cos, *sin;                /* [rows][head_dim/2] */
     struct mg_arena arena;
 };
 enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model,
@@ -45,6 +46,14 @@ void mg_decoder_work_close(struct mg_decoder_work *w);
 enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
                                struct mg_decoder_work *w, struct mg_kv *kv,
                                const struct mg_row *row, size_t m, struct mg_err *err);
+
+#define MG_MAX_TOP 16
+/* The likeliest id below n_vocab of rows first .. first+n-1 (n <= MG_MAX_TOP) of the last pass, of
+ * equals the smallest; -1 where a logit is NaN or infinite. With a packed head no logits are
+ * written; else `logits` [config's n_vocab] is used as scratch. */
+enum mg_status mg_decoder_top(const struct mg_model *model, struct mg_compute *c,
+                              struct mg_decoder_work *w, size_t first, size_t n, size_t n_vocab,
+                              float *logits, int32_t *id, struct mg_err *err);
 
 /* logits [n_vocab] of row i of the last pass. */
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,

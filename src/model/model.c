@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define VISION "model.visual."
 #define TEXT "model.language_model."
@@ -49,6 +50,19 @@ static float *bind_vector(struct binder *b, const char *name, size_t n) {
     return out;
 }
 
+/* The packed matrix of this name, if there is one. */
+static bool bind_packed(struct binder *b, const char *name, bool interleaved, size_t n, size_t k,
+                        struct mg_linear *out) {
+    char full[192];
+    bool found = false;
+    if (b->status != MG_OK || !b->model->packed) return false;
+    snprintf(full, sizeof full, "%s%s", b->prefix, name);
+    *out = (struct mg_linear){.n = n, .k = k};
+    b->status =
+        mg_packed_find(b->model->weights, full, interleaved, n, k, &found, &out->packed, b->err);
+    return found && b->status == MG_OK;
+}
+
 static void bind_linear_shape(struct binder *b, const char *name, int n_dim, const size_t *dim,
                               bool bias, struct mg_linear *out) {
     char full[96];
@@ -63,7 +77,13 @@ static void bind_linear_shape(struct binder *b, const char *name, int n_dim, con
 static void bind_linear(struct binder *b, const char *name, size_t n, size_t k, bool bias,
                         struct mg_linear *out) {
     size_t dim[2] = {n, k};
-    bind_linear_shape(b, name, 2, dim, bias, out);
+    if (!bind_packed(b, name, false, n, k, out)) {
+        bind_linear_shape(b, name, 2, dim, bias, out);
+        return;
+    }
+    char full[96];
+    snprintf(full, sizeof full, "%s.bias", name);
+    if (bias) out->bias = bind_vector(b, full, n);
 }
 
 static void bind_layer_norm(struct binder *b, const char *name, size_t n,
@@ -129,6 +149,27 @@ static void refuse_more(struct binder *b, const char *list, size_t n, const char
     }
 }
 
+/* q, k and v in one packed matrix, q and k in one, or three. */
+static void bind_qkv(struct binder *b, struct mg_decoder_layer *l) {
+    const struct mg_text_config *c = &b->model->config.text;
+    size_t q = c->n_head * c->head_dim, kv = c->n_head_kv * c->head_dim;
+    l->n_qkv = 1;
+    if (bind_packed(b, "self_attn.qkv_proj", false, q + 2 * kv, c->hidden, &l->qkv[0])) return;
+    if (bind_packed(b, "self_attn.qk_proj", false, q + kv, c->hidden, &l->qkv[0])) {
+        bind_linear(b, "self_attn.v_proj", kv, c->hidden, false, &l->qkv[l->n_qkv++]);
+        return;
+    }
+    bind_linear(b, "self_attn.q_proj", q, c->hidden, false, &l->qkv[0]);
+    bind_linear(b, "self_attn.k_proj", kv, c->hidden, false, &l->qkv[1]);
+    bind_linear(b, "self_attn.v_proj", kv, c->hidden, false, &l->qkv[2]);
+    l->n_qkv = 3;
+    /* One set of prepared rows serves all of them. */
+    if (b->status == MG_OK && (mg_linear_is_packed(&l->qkv[0]) != mg_linear_is_packed(&l->qkv[1]) ||
+                               mg_linear_is_packed(&l->qkv[0]) != mg_linear_is_packed(&l->qkv[2])))
+        b->status = mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
+                            "%sself_attn: some of q, k, v are packed, some are not", b->prefix);
+}
+
 static void bind_layers(struct binder *b) {
     struct mg_model *model = b->model;
     const struct mg_text_config *c = &model->config.text;
@@ -137,7 +178,7 @@ static void bind_layers(struct binder *b) {
         b->status = mg_fail_memory(b->err, "decoder layers");
         return;
     }
-    size_t q = c->n_head * c->head_dim, kv = c->n_head_kv * c->head_dim;
+    size_t q = c->n_head * c->head_dim;
     for (size_t i = 0; i < c->n_layer && b->status == MG_OK; i++) {
         struct mg_decoder_layer *l = &model->layer[i];
         memset(l, 0, sizeof *l);
@@ -146,14 +187,14 @@ static void bind_layers(struct binder *b) {
         l->post_norm = bind_vector(b, "post_attention_layernorm.weight", c->hidden);
         l->q_norm = bind_vector(b, "self_attn.q_norm.weight", c->head_dim);
         l->k_norm = bind_vector(b, "self_attn.k_norm.weight", c->head_dim);
-        bind_linear(b, "self_attn.q_proj", q, c->hidden, false, &l->q);
-        bind_linear(b, "self_attn.k_proj", kv, c->hidden, false, &l->k);
-        bind_linear(b, "self_attn.v_proj", kv, c->hidden, false, &l->v);
+        bind_qkv(b, l);
         bind_linear(b, "self_attn.o_proj", c->hidden, q, false, &l->o);
-        bind_linear(b, "mlp.gate_proj", c->ffn, c->hidden, false, &l->gate);
-        bind_linear(b, "mlp.up_proj", c->ffn, c->hidden, false, &l->up);
+        if (!bind_packed(b, "mlp.gate_up_proj", true, c->ffn, c->hidden, &l->gate)) {
+            bind_linear(b, "mlp.gate_proj", c->ffn, c->hidden, false, &l->gate);
+            bind_linear(b, "mlp.up_proj", c->ffn, c->hidden, false, &l->up);
+        }
         bind_linear(b, "mlp.down_proj", c->hidden, c->ffn, false, &l->down);
-        if (b->status == MG_OK && l->gate.type != l->up.type)
+        if (b->status == MG_OK && !mg_linear_is_packed(&l->gate) && l->gate.type != l->up.type)
             b->status =
                 mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
                         "%smlp.gate_proj and up_proj have different element types", b->prefix);
@@ -167,10 +208,12 @@ static void bind_head(struct binder *b) {
     const struct mg_text_config *c = &model->config.text;
     size_t dim[2] = {c->n_vocab, c->hidden};
     const struct mg_tensor *extra = mg_weights_find(model->weights, "lm_head.weight");
+    bool has_embed = mg_weights_find(model->weights, TEXT "embed_tokens.weight") ||
+                     mg_weights_find(model->weights, TEXT "embed_tokens.packed");
     bool only_head =
-        c->tied && extra && !mg_weights_find(model->weights, TEXT "embed_tokens.weight");
+        c->tied && !has_embed && (extra || mg_weights_find(model->weights, "lm_head.packed"));
     set_prefix(b, "%s", only_head ? "" : TEXT);
-    model->embed = need(b, only_head ? "lm_head.weight" : "embed_tokens.weight", 2, dim);
+    bind_linear(b, only_head ? "lm_head" : "embed_tokens", dim[0], dim[1], false, &model->embed);
     set_prefix(b, TEXT);
     model->final_norm = bind_vector(b, "norm.weight", c->hidden);
     set_prefix(b, "%s", "");
@@ -179,30 +222,69 @@ static void bind_head(struct binder *b) {
         bind_linear(b, "lm_head", c->n_vocab, c->hidden, false, &model->head);
         return;
     }
-    const struct mg_tensor *t = model->embed;
-    if (extra && (extra->dtype != t->dtype || extra->n != t->n ||
-                  memcmp(extra->data, t->data, t->n * mg_dtype_size(t->dtype)) != 0)) {
+    const struct mg_linear *t = &model->embed;
+    if (extra && t->w &&
+        (extra->dtype != t->type || extra->n != t->n * t->k ||
+         memcmp(extra->data, t->w, extra->n * mg_dtype_size(t->type)) != 0)) {
         b->status =
             mg_fail(b->err, MG_ERR_FORMAT, "head_conflict",
                     "config.json says tie_word_embeddings, but lm_head.weight differs from "
                     "model.language_model.embed_tokens.weight: remove one or correct the config");
         return;
     }
-    model->head =
-        (struct mg_linear){.w = t->data, .type = t->dtype, .n = c->n_vocab, .k = c->hidden};
+    model->head = *t;
 }
 
-enum mg_status mg_model_open(const char *folder, struct mg_model **out, struct mg_err *err) {
+/* Weights and configuration, from a packed file or a folder. */
+static enum mg_status open_files(struct mg_model *model, const char *path, struct mg_err *err) {
+    enum mg_status status = MG_OK;
+    struct stat st;
+    if (!model->weights) { /* a folder's config first: its errors tell more about a wrong folder */
+        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+            status = mg_config_open(path, &model->config, err);
+        if (status == MG_OK) status = mg_weights_open(path, &model->weights, err);
+    }
+    if (status == MG_OK)
+        status = mg_manifest_read(model->weights, &model->packed, &model->manifest, err);
+    if (status != MG_OK) return status;
+    if (model->packed) return mg_packed_file_config(model->weights, &model->config, err);
+    if (model->config.text.hidden == 0)
+        return mg_fail(err, MG_ERR_FORMAT, "not_packed",
+                       "%s is not a packed file; name the checkpoint's folder, or make one with "
+                       "margay convert",
+                       path);
+    return MG_OK;
+}
+
+/* A packed file's numbers are counted by its shapes. */
+static void count_parameters(struct mg_model *model) {
+    for (size_t i = 0; i < mg_weights_count(model->weights); i++) {
+        const struct mg_tensor *t = mg_weights_at(model->weights, i);
+        size_t len = strlen(t->name);
+        if (!model->packed || t->dtype == MG_BF16)
+            model->n_parameter += t->n;
+        else if (t->dtype == MG_F32 && (len < 6 || strcmp(t->name + len - 6, ".scale") != 0))
+            model->n_parameter += t->n;
+        else if (len > 7 && !strcmp(t->name + len - 7, ".packed") && t->n_dim == 3)
+            model->n_parameter += t->dim[0] * MG_PANEL * t->dim[1] * MG_PACK_K;
+    }
+}
+
+enum mg_status mg_model_open(const char *path, struct mg_weights *weights, struct mg_model **out,
+                             struct mg_err *err) {
     *out = NULL;
     struct mg_model *model = calloc(1, sizeof *model);
-    if (!model) return mg_fail_memory(err, "model");
+    if (!model) {
+        mg_weights_close(weights);
+        return mg_fail_memory(err, "model");
+    }
+    model->weights = weights;
     struct binder b = {.model = model, .err = err};
-    b.status = mg_config_open(folder, &model->config, err);
+    b.status = open_files(model, path, err);
     if (b.status == MG_OK && model->config.vision.out != model->config.text.hidden)
         b.status = mg_fail(err, MG_ERR_FORMAT, "",
                            "config.json: vision out_hidden_size %zu is not text hidden_size %zu",
                            model->config.vision.out, model->config.text.hidden);
-    if (b.status == MG_OK) b.status = mg_weights_open(folder, &model->weights, err);
     if (b.status == MG_OK) bind_vision(&b);
     if (b.status == MG_OK) bind_layers(&b);
     if (b.status == MG_OK) bind_head(&b);
@@ -222,8 +304,7 @@ enum mg_status mg_model_open(const char *folder, struct mg_model **out, struct m
         mg_model_close(model);
         return b.status;
     }
-    for (size_t i = 0; i < mg_weights_count(model->weights); i++)
-        model->n_parameter += mg_weights_at(model->weights, i)->n;
+    count_parameters(model);
     *out = model;
     return MG_OK;
 }
@@ -237,8 +318,18 @@ void mg_model_close(struct mg_model *model) {
 
 void mg_model_embed(const struct mg_model *model, const struct mg_kernels *kernels, int32_t id,
                     float *out) {
-    const struct mg_tensor *t = model->embed;
-    size_t hidden = model->config.text.hidden;
-    kernels->widen(t->dtype, (const char *)t->data + (size_t)id * hidden * mg_dtype_size(t->dtype),
-                   out, hidden);
+    const struct mg_linear *e = &model->embed;
+    size_t row = (size_t)id;
+    if (!mg_linear_is_packed(e)) {
+        kernels->widen(e->type, (const char *)e->w + row * e->k * mg_dtype_size(e->type), out,
+                       e->k);
+        return;
+    }
+    const int8_t *panel = (const int8_t *)e->packed.data +
+                          row / MG_PANEL * mg_packed_panel_bytes(e->packed.kind, e->k);
+    float scale = e->packed.scale[row];
+    for (size_t j = 0; j < e->k; j++)
+        out[j] = scale * (float)(e->packed.kind == MG_PACK_INT4
+                                     ? mg_packed_int4(panel, row % MG_PANEL, j)
+                                     : panel[mg_packed_place(row % MG_PANEL, j)]);
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "model/compute.h"
 #include "weights/config.h"
+#include "weights/packed_file.h"
 #include "weights/weights.h"
 
 struct mg_layer_norm {
@@ -43,9 +44,10 @@ struct mg_vision {
 struct mg_decoder_layer {
     float *input_norm, *post_norm; /* [hidden] */
     float *q_norm, *k_norm;        /* [head_dim] */
-    struct mg_linear q, k, v;      /* [heads*head_dim][hidden] */
+    struct mg_linear qkv[3];       /* n_qkv matrices [.][hidden]: q, k, v; or packed together */
+    size_t n_qkv;                  /* their outputs follow one another in a row */
     struct mg_linear o;            /* [hidden][n_head*head_dim] */
-    struct mg_linear gate, up;     /* [ffn][hidden] */
+    struct mg_linear gate, up;     /* [ffn][hidden]; packed: both interleaved in `gate` */
     struct mg_linear down;         /* [hidden][ffn] */
 };
 
@@ -53,7 +55,9 @@ struct mg_model {
     struct mg_config config;
     struct mg_weights *weights; /* owned */
     struct mg_vision vision;
-    const struct mg_tensor *embed;  /* [n_vocab][hidden] */
+    bool packed; /* the weights are a packed file: */
+    struct mg_manifest manifest;
+    struct mg_linear embed;         /* [n_vocab][hidden] */
     struct mg_decoder_layer *layer; /* [n_layer], in the arena */
     float *final_norm;              /* [hidden] */
     struct mg_linear head;          /* [n_vocab][hidden]; the embedding when tied */
@@ -62,8 +66,11 @@ struct mg_model {
     struct mg_arena arena; /* the vectors and arrays above */
 };
 
-/* Opens FOLDER. A missing or mis-shaped tensor is an error that names it. */
-enum mg_status mg_model_open(const char *folder, struct mg_model **out, struct mg_err *err);
+/* Opens a checkpoint folder or a packed file. A missing or mis-shaped tensor is an error that names
+ * it. weights: those of `path`, already opened (the model owns them from here on, also on failure),
+ * or NULL. */
+enum mg_status mg_model_open(const char *path, struct mg_weights *weights, struct mg_model **out,
+                             struct mg_err *err);
 void mg_model_close(struct mg_model *model); /* NULL is fine */
 
 /* The embedding row of a token as f32 [hidden]; the id was checked by the caller. */

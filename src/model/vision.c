@@ -21,16 +21,17 @@ struct work {
     const struct mg_model *model;
     struct mg_compute *c;
     const struct mg_vision_config *config;
-    size_t n, grid_h, grid_w;
-    size_t ldx, ldrows, ldqkv, ldmlp, ldwide;
-    float *x;         /* [n][ldx] residual stream */
-    float *norm;      /* [n][ldrows] normed rows; also patches and attention output */
-    void *rows;       /* [n][ldrows] prepared rows */
-    float *qkv;       /* [n][ldqkv] */
-    float *mlp;       /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
-    void *mlp_rows;   /* the same, prepared */
-    float *wide;      /* [MLP_ROWS][wide] merger input */
-    float *cos, *sin; /* [n][head_dim/2] */
+    size_t n, grid_h, grid_w; /* patches looked at; the whole picture's grid */
+    size_t ldx, ldqkv, ldmlp, ldwide;
+    float *x;                 /* [n][ldx] residual stream */
+    float *norm;              /* [n][ldx] normed rows; also attention output */
+    struct mg_input rows;     /* [n] prepared rows; also of patches */
+    float *qkv;               /* [n][ldqkv] */
+    float *mlp;               /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
+    struct mg_input mlp_rows; /* the same, prepared */
+    float *wide;              /* [MLP_ROWS][wide] merger input */
+    float *cos, *sin;         /* [n][head_dim/2] */
+    uint32_t (*place)[2];     /* [n] row and column of each patch in the whole grid */
     struct mg_arena arena;
 };
 
@@ -44,7 +45,6 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     size_t dim = c->in_channels * c->temporal * c->patch * c->patch;
     size_t wide = c->hidden * c->merge * c->merge, half = c->hidden / c->n_head / 2;
     w->ldx = mg_row_stride(c->hidden);
-    w->ldrows = mg_row_stride(mg_max_size(dim, c->hidden));
     w->ldqkv = mg_row_stride(3 * c->hidden);
     w->ldmlp = mg_row_stride(c->ffn);
     w->ldwide = mg_row_stride(wide);
@@ -53,15 +53,19 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     w->arena.chunk_size = 4096; /* each of the blocks below gets a chunk of its own */
     w->x = mg_arena_alloc(&w->arena, w->n * w->ldx, sizeof(float));
     w->norm = mg_arena_alloc(&w->arena, w->n * w->ldx, sizeof(float));
-    w->rows = mg_arena_alloc(&w->arena, w->n * w->ldrows, sizeof(float));
+    w->rows.rows = mg_arena_alloc(&w->arena, mg_input_bytes(w->n, mg_max_size(dim, c->hidden)), 1);
+    w->rows.xs = mg_arena_alloc(&w->arena, w->n, sizeof *w->rows.xs);
     w->qkv = mg_arena_alloc(&w->arena, w->n * w->ldqkv, sizeof(float));
     w->mlp = mg_arena_alloc(&w->arena, mlp, sizeof(float));
-    w->mlp_rows = mg_arena_alloc(&w->arena, mlp, sizeof(float));
+    w->mlp_rows.rows =
+        mg_arena_alloc(&w->arena, mg_input_bytes(mlp_rows, mg_max_size(c->ffn, wide)), 1);
+    w->mlp_rows.xs = mg_arena_alloc(&w->arena, mlp_rows, sizeof *w->mlp_rows.xs);
     w->wide = mg_arena_alloc(&w->arena, mlp_rows * wide, sizeof(float));
     w->cos = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
     w->sin = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
-    if (!w->x || !w->norm || !w->rows || !w->qkv || !w->mlp || !w->mlp_rows || !w->wide ||
-        !w->cos || !w->sin)
+    w->place = mg_arena_alloc(&w->arena, w->n, sizeof *w->place);
+    if (!w->x || !w->norm || !w->rows.rows || !w->rows.xs || !w->qkv || !w->mlp ||
+        !w->mlp_rows.rows || !w->mlp_rows.xs || !w->wide || !w->cos || !w->sin || !w->place)
         return mg_fail_memory(err, "vision tower");
     return MG_OK;
 }
@@ -73,10 +77,9 @@ static void add_position_rows(const struct mg_compute *c, void *arg, size_t row0
     size_t row_bytes = hidden * mg_dtype_size(table->dtype);
     float *tap = w->norm + row0 * w->ldx, sum[64]; /* norm's rows are free here */
     for (size_t i = row0; i < row1; i++) {
-        size_t row, col, index[4];
+        size_t index[4];
         float weight[4];
-        mg_patch_place(i, w->grid_w, w->config->merge, &row, &col);
-        mg_position_taps(row, col, w->grid_h, w->grid_w, side, index, weight);
+        mg_position_taps(w->place[i][0], w->place[i][1], w->grid_h, w->grid_w, side, index, weight);
         float *x = w->x + i * w->ldx;
         for (size_t j0 = 0; j0 < hidden; j0 += 64) {
             size_t n = mg_min_size(64, hidden - j0);
@@ -98,20 +101,24 @@ struct norm_job {
     float eps;
     float *out;
     size_t ldout;
+    const struct mg_linear *to; /* prepared for it into x, or NULL */
+    struct mg_input *x;
 };
 
 static void norm_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
     struct norm_job *j = arg;
     c->kernels->layer_norm(j->in + row0 * j->ldin, j->ldin, j->norm->w, j->norm->b, j->eps,
                            j->out + row0 * j->ldout, j->ldout, row1 - row0, j->width);
+    if (j->to) mg_prepare_rows(c, j->to, j->out + row0 * j->ldout, j->ldout, j->x, row0, row1);
 }
 
-/* LayerNorm of the residual rows, prepared for a product. */
-static void norm_and_prepare(struct work *w, const struct mg_layer_norm *norm) {
-    struct norm_job job = {w->x,    w->ldx, w->config->hidden, norm, w->config->norm_eps,
-                           w->norm, w->ldx};
+/* LayerNorm of the residual rows, prepared for a product with `to`. */
+static void norm_and_prepare(struct work *w, const struct mg_layer_norm *norm,
+                             const struct mg_linear *to) {
+    struct norm_job job = {w->x,   w->ldx, w->config->hidden, norm, w->config->norm_eps, w->norm,
+                           w->ldx, to,     &w->rows};
+    mg_prepare_begin(to, &w->rows);
     mg_compute_rows(w->c, norm_rows, &job, w->n);
-    mg_compute_prepare(w->c, w->norm, w->ldx, w->rows, w->ldrows, w->n, w->config->hidden);
 }
 
 static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
@@ -125,10 +132,9 @@ static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
 static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
                                 struct mg_err *err) {
     size_t hidden = w->config->hidden, d = hidden / w->config->n_head;
-    norm_and_prepare(w, &b->norm1);
-    struct mg_matmul op =
-        mg_linear_op(w->c, &b->qkv, w->rows, w->ldrows, w->n, w->qkv, w->ldqkv, MG_EPI_STORE);
-    enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
+    norm_and_prepare(w, &b->norm1, &b->qkv);
+    enum mg_status status =
+        mg_compute_linear(w->c, &b->qkv, &w->rows, w->n, w->qkv, w->ldqkv, MG_EPI_STORE, err);
     if (status != MG_OK) return status;
     mg_compute_rows(w->c, rope_rows, w, w->n);
     struct mg_attention att = {.q = w->qkv,
@@ -148,25 +154,26 @@ static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
                                .ldo = w->ldx};
     status = mg_compute_attention(w->c, &att, err);
     if (status != MG_OK) return status;
-    mg_compute_prepare(w->c, w->norm, w->ldx, w->rows, w->ldrows, w->n, hidden);
-    op = mg_linear_op(w->c, &b->proj, w->rows, w->ldrows, w->n, w->x, w->ldx, MG_EPI_ADD);
-    return mg_compute_matmul(w->c, &op, 1, err);
+    mg_compute_prepare(w->c, &b->proj, w->norm, w->ldx, &w->rows, w->n);
+    return mg_compute_linear(w->c, &b->proj, &w->rows, w->n, w->x, w->ldx, MG_EPI_ADD, err);
 }
 
 static enum mg_status mlp(struct work *w, const struct mg_vision_block *b, struct mg_err *err) {
-    norm_and_prepare(w, &b->norm2);
-    size_t x_size = mg_dtype_size(w->c->kernels->x_type[w->c->mode]);
+    norm_and_prepare(w, &b->norm2, &b->fc1);
     for (size_t i = 0; i < w->n; i += MLP_ROWS) {
         size_t m = mg_min_size(MLP_ROWS, w->n - i);
-        const void *rows = (char *)w->rows + i * w->ldrows * x_size;
-        struct mg_matmul op =
-            mg_linear_op(w->c, &b->fc1, rows, w->ldrows, m, w->mlp, w->ldmlp, MG_EPI_GELU_TANH);
-        enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
+        struct mg_product fc1 = {.l = &b->fc1,
+                                 .x = &w->rows,
+                                 .first = i,
+                                 .m = m,
+                                 .y = w->mlp,
+                                 .ldy = w->ldmlp,
+                                 .epilogue = MG_EPI_GELU_TANH};
+        enum mg_status status = mg_compute_products(w->c, &fc1, 1, err);
         if (status != MG_OK) return status;
-        mg_compute_prepare(w->c, w->mlp, w->ldmlp, w->mlp_rows, w->ldmlp, m, w->config->ffn);
-        op = mg_linear_op(w->c, &b->fc2, w->mlp_rows, w->ldmlp, m, w->x + i * w->ldx, w->ldx,
-                          MG_EPI_ADD);
-        status = mg_compute_matmul(w->c, &op, 1, err);
+        mg_compute_prepare(w->c, &b->fc2, w->mlp, w->ldmlp, &w->mlp_rows, m);
+        status = mg_compute_linear(w->c, &b->fc2, &w->mlp_rows, m, w->x + i * w->ldx, w->ldx,
+                                   MG_EPI_ADD, err);
         if (status != MG_OK) return status;
     }
     return MG_OK;
@@ -180,13 +187,13 @@ static void gather_merged(struct work *w, const struct mg_merger *g, size_t tok0
     const float *x = w->x + tok0 * unit * w->ldx;
     float eps = w->config->norm_eps;
     if (!g->post_shuffle) {
-        struct norm_job job = {x, w->ldx, hidden, &g->norm, eps, w->wide, hidden};
+        struct norm_job job = {x, w->ldx, hidden, &g->norm, eps, w->wide, hidden, NULL, NULL};
         mg_compute_rows(w->c, norm_rows, &job, m * unit);
         return;
     }
     for (size_t i = 0; i < m * unit; i++)
         memcpy(w->wide + i * hidden, x + i * w->ldx, hidden * sizeof(float));
-    struct norm_job job = {w->wide, wide, wide, &g->norm, eps, w->wide, wide};
+    struct norm_job job = {w->wide, wide, wide, &g->norm, eps, w->wide, wide, NULL, NULL};
     mg_compute_rows(w->c, norm_rows, &job, m);
 }
 
@@ -198,15 +205,13 @@ static enum mg_status merge(struct work *w, const struct mg_merger *g, float *ou
     for (size_t i = 0; i < n_token; i += chunk) {
         size_t m = mg_min_size(chunk, n_token - i);
         gather_merged(w, g, i, m);
-        mg_compute_prepare(w->c, w->wide, wide, w->mlp_rows, w->ldwide, m, wide);
-        struct mg_matmul op = mg_linear_op(w->c, &g->fc1, w->mlp_rows, w->ldwide, m, w->mlp,
-                                           w->ldwide, MG_EPI_GELU_ERF);
-        enum mg_status status = mg_compute_matmul(w->c, &op, 1, err);
+        mg_compute_prepare(w->c, &g->fc1, w->wide, wide, &w->mlp_rows, m);
+        enum mg_status status = mg_compute_linear(w->c, &g->fc1, &w->mlp_rows, m, w->mlp, w->ldwide,
+                                                  MG_EPI_GELU_ERF, err);
         if (status != MG_OK) return status;
-        mg_compute_prepare(w->c, w->mlp, w->ldwide, w->mlp_rows, w->ldwide, m, wide);
-        op = mg_linear_op(w->c, &g->fc2, w->mlp_rows, w->ldwide, m, out + i * w->config->out,
-                          w->config->out, MG_EPI_STORE);
-        status = mg_compute_matmul(w->c, &op, 1, err);
+        mg_compute_prepare(w->c, &g->fc2, w->mlp, w->ldwide, &w->mlp_rows, m);
+        status = mg_compute_linear(w->c, &g->fc2, &w->mlp_rows, m, out + i * w->config->out,
+                                   w->config->out, MG_EPI_STORE, err);
         if (status != MG_OK) return status;
     }
     size_t n = n_token * w->config->out;
@@ -234,43 +239,44 @@ static enum mg_status run_blocks(struct work *w, struct mg_picture *out, struct 
     return status;
 }
 
+static void fill_places(struct work *w, const struct mg_vision_input *in) {
+    size_t unit = w->config->merge * w->config->merge;
+    for (size_t i = 0; i < w->n; i++) {
+        size_t row, col, whole = in->cell ? in->cell[i / unit] * unit + i % unit : i;
+        mg_patch_place(whole, w->grid_w, w->config->merge, &row, &col);
+        w->place[i][0] = (uint32_t)row;
+        w->place[i][1] = (uint32_t)col;
+    }
+}
+
 enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute *c,
-                                const float *patch, size_t grid_h, size_t grid_w,
-                                struct mg_picture *out, struct mg_err *err) {
+                                const struct mg_vision_input *in, struct mg_picture *out,
+                                struct mg_err *err) {
     const struct mg_vision_config *config = &model->config.vision;
+    size_t unit = config->merge * config->merge;
     struct work w = {.model = model,
                      .c = c,
                      .config = config,
-                     .n = grid_h * grid_w,
-                     .grid_h = grid_h,
-                     .grid_w = grid_w};
+                     .n = in->cell ? in->n_cell * unit : in->grid_h * in->grid_w,
+                     .grid_h = in->grid_h,
+                     .grid_w = in->grid_w};
     size_t dim = config->in_channels * config->temporal * config->patch * config->patch;
-    *out = (struct mg_picture){.n_token = w.n / (config->merge * config->merge),
-                               .n_map = 1 + config->n_deepstack,
-                               .width = config->out};
+    *out = (struct mg_picture){
+        .n_token = w.n / unit, .n_map = 1 + config->n_deepstack, .width = config->out};
     out->row = mg_alloc(out->n_map * out->n_token * out->width, sizeof(float));
-    uint32_t(*place)[2] = mg_alloc(w.n, sizeof *place);
-    enum mg_status status =
-        out->row && place ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
+    enum mg_status status = out->row ? make_work(&w, err) : mg_fail_memory(err, "vision tower");
     if (status == MG_OK) {
-        for (size_t i = 0; i < w.n; i++) {
-            size_t row, col;
-            mg_patch_place(i, grid_w, config->merge, &row, &col);
-            place[i][0] = (uint32_t)row;
-            place[i][1] = (uint32_t)col;
-        }
-        mg_vision_rope((const uint32_t(*)[2])place, w.n, config->hidden / config->n_head, w.cos,
+        fill_places(&w, in);
+        mg_vision_rope((const uint32_t(*)[2])w.place, w.n, config->hidden / config->n_head, w.cos,
                        w.sin);
-        mg_compute_prepare(c, patch, dim, w.rows, w.ldrows, w.n, dim);
-        struct mg_matmul op = mg_linear_op(c, &model->vision.patch_embed, w.rows, w.ldrows, w.n,
-                                           w.x, w.ldx, MG_EPI_STORE);
-        status = mg_compute_matmul(c, &op, 1, err);
+        mg_compute_prepare(c, &model->vision.patch_embed, in->patch, dim, &w.rows, w.n);
+        status = mg_compute_linear(c, &model->vision.patch_embed, &w.rows, w.n, w.x, w.ldx,
+                                   MG_EPI_STORE, err);
     }
     if (status == MG_OK) {
         mg_compute_rows(c, add_position_rows, &w, w.n);
         status = run_blocks(&w, out, err);
     }
-    free(place);
     mg_arena_free(&w.arena);
     if (status != MG_OK) mg_picture_free(out);
     return status;

@@ -21,11 +21,22 @@ struct mg_picture {
 };
 void mg_picture_free(struct mg_picture *f);
 
-/* patch: [grid_h*grid_w][dim] in merge-block order. MG_ERR_NUMERIC (vision_not_finite) when a
+/* The patches of one picture. A cell is one merge block, one token. When cells are left out the
+ * others keep what they have in the whole picture: their own position embedding and rotary
+ * coordinates. */
+struct mg_vision_input {
+    const float *patch;    /* [patches][dim] of the cells below one after another, borrowed */
+    size_t grid_h, grid_w; /* patches down and across of the whole picture */
+    const uint32_t *cell;  /* [n_cell] places in the grid of cells in raster order, borrowed; NULL:
+                              all of them, and patch is [grid_h*grid_w][dim] in merge-block order */
+    size_t n_cell;
+};
+
+/* MG_ERR_NUMERIC (vision_not_finite) when a
  * result isn't finite, MG_ERR_CANCELLED by the compute's tick between blocks. On failure `out` is
  * empty. */
 enum mg_status mg_vision_encode(const struct mg_model *model, struct mg_compute *c,
-                                const float *patch, size_t grid_h, size_t grid_w,
-                                struct mg_picture *out, struct mg_err *err);
+                                const struct mg_vision_input *in, struct mg_picture *out,
+                                struct mg_err *err);
 
 #endif

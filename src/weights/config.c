@@ -524,28 +524,36 @@ static enum mg_status read_preprocess_file(const char *folder, struct mg_buf *ou
     return read_file(folder, "preprocessor_config.json", false, out, err);
 }
 
-enum mg_status mg_config_open(const char *folder, struct mg_config *out, struct mg_err *err) {
-    *out = (struct mg_config){0};
-    struct mg_buf config = {0}, preprocess = {0}, generation = {0};
+/* A file's own name is in these texts, the folder's is not. */
+static void name_folder(struct mg_err *own, const char *folder, struct mg_err *err) {
+    if (own->status == MG_OK) return;
+    if (own->status == MG_ERR_FORMAT || own->status == MG_ERR_UNSUPPORTED ||
+        own->status == MG_ERR_LIMIT)
+        mg_err_prefix(own, "%s", folder); /* the others name the whole path */
+    if (err && err->status == MG_OK) *err = *own;
+}
+
+enum mg_status mg_config_texts(const char *folder, struct mg_buf text[3], struct mg_err *err) {
     struct mg_err own = {0};
     enum mg_status status = mg_folder_check(folder, err);
     if (status != MG_OK) return status;
-    status = read_file(folder, "config.json", true, &config, err);
-    if (status == MG_OK) status = read_preprocess_file(folder, &preprocess, &own);
+    status = read_file(folder, "config.json", true, &text[0], err);
+    if (status == MG_OK) status = read_preprocess_file(folder, &text[1], &own);
     if (status == MG_OK)
-        status = read_file(folder, "generation_config.json", false, &generation, &own);
+        status = read_file(folder, "generation_config.json", false, &text[2], &own);
+    name_folder(&own, folder, err);
+    return status;
+}
+
+enum mg_status mg_config_open(const char *folder, struct mg_config *out, struct mg_err *err) {
+    *out = (struct mg_config){0};
+    struct mg_buf text[3] = {0};
+    struct mg_err own = {0};
+    enum mg_status status = mg_config_texts(folder, text, err);
     if (status == MG_OK)
-        status =
-            mg_config_parse((const char *)config.data, config.n, (const char *)preprocess.data,
-                            preprocess.n, (const char *)generation.data, generation.n, out, &own);
-    if (own.status != MG_OK) {
-        if (own.status == MG_ERR_FORMAT || own.status == MG_ERR_UNSUPPORTED ||
-            own.status == MG_ERR_LIMIT)
-            mg_err_prefix(&own, "%s", folder); /* the others name the whole path */
-        if (err && err->status == MG_OK) *err = own;
-    }
-    mg_buf_free(&config);
-    mg_buf_free(&preprocess);
-    mg_buf_free(&generation);
+        status = mg_config_parse((const char *)text[0].data, text[0].n, (const char *)text[1].data,
+                                 text[1].n, (const char *)text[2].data, text[2].n, out, &own);
+    name_folder(&own, folder, err);
+    for (int i = 0; i < 3; i++) mg_buf_free(&text[i]);
     return status;
 }

@@ -11,6 +11,7 @@
 #define MG_WEIGHTS_CONFIG_H
 
 #include "base/err.h"
+#include "base/mem.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,6 +62,13 @@ struct mg_config {
  * published 2B values hold; without generation_config.json generation is greedy, and the end tokens
  * are config.json's eos_token_id. */
 enum mg_status mg_config_open(const char *folder, struct mg_config *out, struct mg_err *err);
+
+/* `folder` is a folder that can be entered; else an error that says what is there instead. */
+enum mg_status mg_folder_check(const char *folder, struct mg_err *err);
+
+/* The texts that mg_config_open reads: config.json, the preprocessing file, generation_config.json;
+ * data stays NULL for an absent one. The caller frees all three, on failure too. */
+enum mg_status mg_config_texts(const char *folder, struct mg_buf text[3], struct mg_err *err);
 
 /* The three files' texts; NULL for an absent one (fuzz target's entry). `preprocess` may be either
  * of the two. */

@@ -1,4 +1,5 @@
 /* weights/json.c - see json.h. */
+#include "weights/config.h"
 #include "weights/json.h"
 
 #include "base/mem.h"

@@ -28,7 +28,4 @@ const char *mg_text_clean(char *out, size_t cap, const char *s, size_t n);
  * Returns out. */
 const char *mg_json_found(char *out, size_t cap, const json_t *value);
 
-/* `folder` is a folder that can be entered; else an error that says what is there instead. */
-enum mg_status mg_folder_check(const char *folder, struct mg_err *err);
-
 #endif

@@ -8,12 +8,14 @@
 #include "weights/weights.h"
 
 #include "base/io.h"
+#include "weights/config.h"
 #include "weights/json.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SINGLE "model.safetensors"
@@ -57,22 +59,26 @@ static enum mg_status add_tensor(void *arg, const struct mg_tensor *t, struct mg
     return MG_OK;
 }
 
+/* Takes in a mapping that was just made in the next place, and its tensors. */
+static enum mg_status add_map(struct mg_weights *w, const char *path, struct mg_err *err) {
+    w->n_map++;
+    const struct mg_map *map = &w->map[w->n_map - 1];
+    struct mg_err own = {0};
+    enum mg_status status = mg_safetensors_parse(map->data, map->n, add_tensor, w, &own);
+    if (status != MG_OK) {
+        mg_err_prefix(&own, "%s", path);
+        if (err && err->status == MG_OK) *err = own;
+    }
+    return status;
+}
+
 /* Maps one more file and adds its tensors. w->map has room. */
 static enum mg_status add_file(struct mg_weights *w, const char *folder, const char *name,
                                struct mg_err *err) {
     char path[4096];
     enum mg_status status = mg_path_join(path, sizeof path, folder, name, err);
     if (status == MG_OK) status = mg_map_open(path, &w->map[w->n_map], err);
-    if (status != MG_OK) return status;
-    w->n_map++;
-    const struct mg_map *map = &w->map[w->n_map - 1];
-    struct mg_err own = {0};
-    status = mg_safetensors_parse(map->data, map->n, add_tensor, w, &own);
-    if (status != MG_OK) {
-        mg_err_prefix(&own, "%s", path);
-        if (err && err->status == MG_OK) *err = own;
-    }
-    return status;
+    return status == MG_OK ? add_map(w, path, err) : status;
 }
 
 static int compare(const void *a, const void *b) {
@@ -211,8 +217,36 @@ out:
     return status;
 }
 
+/* One file by its path, or when fd >= 0 by that. */
+static enum mg_status open_one(int fd, const char *path, struct mg_weights **out,
+                               struct mg_err *err) {
+    *out = NULL;
+    struct mg_weights *w = mg_alloc_zero(1, sizeof *w);
+    if (!w) return mg_fail_memory(err, "weights");
+    w->map = mg_alloc_zero(1, sizeof *w->map);
+    enum mg_status status = w->map ? MG_OK : mg_fail_memory(err, "weights");
+    if (status == MG_OK)
+        status = fd >= 0 ? mg_map_fd(fd, path, w->map, err) : mg_map_open(path, w->map, err);
+    if (status == MG_OK) status = add_map(w, path, err);
+    if (status == MG_OK) status = sort_names(w, err);
+    if (status == MG_OK && w->n == 0)
+        status = mg_fail(err, MG_ERR_FORMAT, "", "%s holds no tensor", path);
+    if (status == MG_OK)
+        *out = w;
+    else
+        mg_weights_close(w);
+    return status;
+}
+
+enum mg_status mg_weights_open_fd(int fd, const char *name, struct mg_weights **out,
+                                  struct mg_err *err) {
+    return open_one(fd, name, out, err);
+}
+
 enum mg_status mg_weights_open(const char *folder, struct mg_weights **out, struct mg_err *err) {
     *out = NULL;
+    struct stat st;
+    if (stat(folder, &st) == 0 && S_ISREG(st.st_mode)) return open_one(-1, folder, out, err);
     char single[4096], index[4096];
     enum mg_status status = mg_folder_check(folder, err);
     if (status == MG_OK) status = mg_path_join(single, sizeof single, folder, SINGLE, err);
@@ -251,11 +285,21 @@ void mg_weights_close(struct mg_weights *w) {
     free(w);
 }
 
-size_t mg_weights_count(const struct mg_weights *w) { return w->n; }
+size_t mg_weights_count(const struct mg_weights *w) {
+    return w->n;
+}
 const struct mg_tensor *mg_weights_at(const struct mg_weights *w, size_t i) {
     return &w->tensor[i];
 }
-size_t mg_weights_bytes(const struct mg_weights *w) { return w->bytes; }
+size_t mg_weights_bytes(const struct mg_weights *w) {
+    return w->bytes;
+}
+
+struct mg_slice mg_weights_after(const struct mg_weights *w, const struct mg_tensor *t) {
+    const struct mg_map *map = &w->map[w->shard[t - w->tensor]];
+    const uint8_t *end = (const uint8_t *)t->data + t->n * mg_dtype_size(t->dtype);
+    return (struct mg_slice){end, (size_t)(map->data + map->n - end)};
+}
 
 const struct mg_tensor *mg_weights_find(const struct mg_weights *w, const char *name) {
     size_t low = 0, high = w->n;

@@ -26,7 +26,11 @@ struct mg_tensor {
 
 struct mg_weights;
 
+/* folder may also be the path of one safetensors file. */
 enum mg_status mg_weights_open(const char *folder, struct mg_weights **out, struct mg_err *err);
+/* The same from an open file (a memfd), which may be closed afterwards; `name` is for messages. */
+enum mg_status mg_weights_open_fd(int fd, const char *name, struct mg_weights **out,
+                                  struct mg_err *err);
 void mg_weights_close(struct mg_weights *w); /* NULL is fine */
 
 size_t mg_weights_count(const struct mg_weights *w);
@@ -38,6 +42,8 @@ const struct mg_tensor *mg_weights_find(const struct mg_weights *w, const char *
  * the wanted and the found shape or dtype (codes tensor_missing, tensor_shape, tensor_dtype). */
 enum mg_status mg_weights_need(const struct mg_weights *w, const char *name, int n_dim,
                                const size_t *dim, const struct mg_tensor **out, struct mg_err *err);
+/* What follows a tensor's data in its file, to the file's end. */
+struct mg_slice mg_weights_after(const struct mg_weights *w, const struct mg_tensor *t);
 size_t mg_weights_bytes(const struct mg_weights *w); /* of all tensors */
 
 /* One safetensors file in memory (the fuzz target's entry): parses and checks, then calls fn for

@@ -48,7 +48,6 @@ def usage(p, *words):
     ([], ["no command", *COMMANDS]),
     (["--weights", "f32", "ask"], ["the command comes first"]),
     (["trace"], ["--messages"]),
-    (["trace", "--messages", "a", "--out", "b", "--prune", "exact"], ["comes with pruning"]),
     (["tokenize", "word"], ["no arguments"]),
     (["completion"], ["bash or zsh"]),
     (["completion", "fish"], ["bash or zsh"]),

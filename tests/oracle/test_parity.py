@@ -2,6 +2,7 @@
 import json
 import tarfile
 
+import numpy as np
 import pytest
 
 import check_parity
@@ -34,11 +35,26 @@ def test_case(oracle, name, weights, tier, monkeypatch):
                 if p["type"] == "image"]
     assert ("vision" in worst) == bool(pictures), "a stage was not compared"
     assert "logits" in worst
+    assert ("prune" in info) == case.startswith("pruned_") == (oracle / model / "cases" / case / "kept.npy").exists()
 
 
 def test_all_cases_are_here():
     models = {n.split("/")[0] for n in names()}
-    assert models == {"tiny-tied", "tiny-untied"} and len(names()) == 15
+    assert models == {"tiny-tied", "tiny-untied"} and len(names()) == 21
+
+
+@pytest.mark.parametrize("name", [n for n in names() if "/pruned_" in n])
+def test_pruned_from_the_pictures_themselves(oracle, name, tmp_path):
+    """check_parity.py compares features on recorded pixels only; without them the kept cells alone are cut."""
+    model, case = name.split("/")
+    folder = oracle / model / "cases" / case
+    info = json.loads((folder / "case.json").read_text())
+    check_parity.run(str(BIN), oracle / model, folder, oracle / "images", "f32", 4, tmp_path, prune=info["prune"])
+    for stage in ("kept", "input_ids", "position_ids"):
+        assert (np.load(tmp_path / f"{stage}.npy") == np.load(folder / f"{stage}.npy")).all(), stage
+    for stage in ("vision", "deepstack_0", "logits"):
+        want = np.load(folder / f"{stage}.npy")
+        assert np.abs(np.load(tmp_path / f"{stage}.npy") - want).max() <= 3e-5 * np.abs(want).max(), stage
 
 
 def test_a_wrong_stage_is_noticed(oracle, tmp_path):

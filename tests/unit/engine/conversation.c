@@ -19,13 +19,19 @@
 #define IMAGES "tests/oracle/images/"
 #define ALL 4096
 
+/* What open_engine prunes; set and reset by the tests of pruning. */
+static enum mg_prune_mode prune;
+static uint8_t prune_near;
+
 static mg_engine *open_engine(const char *tier, enum mg_weight_mode weights, size_t chunk,
                               int threads, size_t context) {
     struct mg_engine_options o = {.weights = weights,
                                   .prefill_chunk = chunk,
                                   .n_thread = threads,
                                   .context = context,
-                                  .model_image_limits = true};
+                                  .model_image_limits = true,
+                                  .prune = prune,
+                                  .prune_near = prune_near};
     struct mg_err err = {0};
     mg_engine *e;
     if (tier)
@@ -248,6 +254,159 @@ static uint8_t *make_bmp(uint32_t w, uint32_t h, bool noise, size_t *n) {
     return bmp;
 }
 
+/* Cells left out: two pictures, kept tokens counted, positions of the whole grid; reuse at every
+ * cut point, chunks and threads give the bits of a cold run. */
+static void test_pruned(void **state) {
+    (void)state;
+    prune = MG_PRUNE_EXACT;
+    mg_engine *e = open_engine("ref", MG_WEIGHTS_F32, 7, 2, 0);
+    mg_engine *e1 = open_engine("ref", MG_WEIGHTS_F32, 0, 1, 0);
+    prune = MG_PRUNE_OFF;
+    mg_engine *dense = open_engine("ref", MG_WEIGHTS_F32, 0, 1, 0);
+    mg_engine *engine[] = {e, e1, dense};
+    mg_chat *chat[3];
+    struct layout l[3];
+    struct mg_err err = {0};
+    for (int i = 0; i < 3; i++) {
+        chat[i] = open_chat(engine[i]);
+        add_image(chat[i], "page.png");
+        add_text(chat[i], MG_USER, " and ");
+        add_image(chat[i], "shapes.png");
+        add_text(chat[i], MG_USER, "how many?");
+        assert_int_equal(mg_layout_make(chat[i], &l[i], &err), MG_OK);
+    }
+    assert_int_equal(l[0].next_pos, l[2].next_pos);
+    assert_true(l[0].n < l[2].n);
+    for (size_t i = 0, p = 0; i < l[0].n; i++, p++) { /* a subsequence of the dense rows */
+        while (p < l[2].n && memcmp(l[0].pos[i], l[2].pos[p], sizeof l[0].pos[i])) p++;
+        assert_true(p < l[2].n);
+        assert_int_equal(l[0].image[i], l[2].image[p]);
+    }
+    size_t sum = 0;
+    for (size_t i = 0; i < 2; i++) {
+        struct mg_image_report r, whole;
+        assert_true(mg_chat_image(chat[0], i, &r) && mg_chat_image(chat[2], i, &whole));
+        assert_true(r.kept < r.cells && r.tokens == r.kept && r.cells == whole.cells);
+        assert_true(whole.kept == whole.cells && whole.tokens == whole.cells);
+        sum += r.kept;
+    }
+    assert_int_equal(l[0].n_image_token, sum);
+    size_t n = e->model->config.text.n_vocab;
+    prompt_logits(chat[1], 0, first);
+    prompt_logits(chat[0], 0, other);
+    assert_memory_equal(first, other, n * sizeof *first);
+    for (size_t i = 0; i < 2; i++) { /* only the kept cells have features */
+        assert_int_equal(chat[0]->image[i].picture.n_token, chat[0]->image[i].n_token);
+        assert_int_equal(chat[0]->image[i].picture.n_map, 4);
+    }
+    for (size_t cut = 0; cut < l[0].n; cut += 3) {
+        prompt_logits(chat[0], cut, other);
+        assert_memory_equal(first, other, n * sizeof *first);
+    }
+    for (int i = 0; i < 3; i++) {
+        mg_layout_free(&l[i]);
+        mg_chat_close(chat[i]);
+        mg_engine_close(engine[i]);
+    }
+}
+
+/* Several turns, a second picture in the second: what was reused and what is read anew together
+ * answer as a cold conversation does. */
+static void test_pruned_turns(void **state) {
+    (void)state;
+    prune = MG_PRUNE_NEAR;
+    prune_near = 48;
+    mg_engine *e = open_engine("ref", MG_WEIGHTS_F32, 0, 2, 0);
+    prune = MG_PRUNE_OFF;
+    mg_chat *warm = open_chat(e), *cold = open_chat(e);
+    struct mg_answer_options o;
+    struct mg_answer a = {0}, b = {0};
+    struct mg_err err = {0};
+    mg_answer_options_init(&o);
+    o.max_tokens = 12;
+    o.ignore_end = o.no_loop_check = true;
+    add_image(warm, "photo.jpg");
+    add_text(warm, MG_USER, "what is it?");
+    assert_int_equal(mg_chat_answer(warm, &o, NULL, NULL, &a, &err), MG_OK);
+    char said[1024];
+    snprintf(said, sizeof said, "%s", a.text);
+    size_t prompt = a.prompt_tokens;
+    add_image(warm, "page.png");
+    add_text(warm, MG_USER, "how many?");
+    assert_int_equal(mg_chat_answer(warm, &o, NULL, NULL, &a, &err), MG_OK);
+    add_image(cold, "photo.jpg");
+    add_text(cold, MG_USER, "what is it?");
+    add_text(cold, MG_ASSISTANT, said);
+    add_image(cold, "page.png");
+    add_text(cold, MG_USER, "how many?");
+    assert_int_equal(mg_chat_answer(cold, &o, NULL, NULL, &b, &err), MG_OK);
+    assert_true(a.cached_tokens >= prompt - 4 && b.cached_tokens == 0);
+    assert_int_equal(a.prompt_tokens, b.prompt_tokens);
+    struct mg_image_report r[2];
+    for (size_t i = 0; i < 2; i++) assert_true(mg_chat_image(warm, i, &r[i]));
+    assert_int_equal(a.image_tokens, r[0].kept + r[1].kept);
+    assert_int_equal(r[0].kept, 54); /* as the reference has it: pruned_near/kept.npy */
+    assert_true(r[0].cached && !r[1].cached);
+    assert_int_equal(b.n_token, 12);
+    assert_memory_equal(a.token, b.token, 12 * sizeof *a.token);
+    mg_chat_close(warm);
+    mg_chat_close(cold);
+    mg_engine_close(e);
+}
+
+/* A picture of one colour is one token, at the place of the first cell; text goes on where it would
+ * behind the whole picture. A picture of noise keeps everything and is as without pruning. */
+static void test_pruned_extremes(void **state) {
+    (void)state;
+    prune = MG_PRUNE_EXACT;
+    mg_engine *e = open_engine(NULL, MG_WEIGHTS_BF16, 0, 2, 48);
+    prune = MG_PRUNE_OFF;
+    mg_engine *dense = open_engine(NULL, MG_WEIGHTS_BF16, 0, 2, 1024);
+    struct mg_err err = {0};
+    struct mg_answer a;
+    size_t n;
+    uint8_t *bmp = make_bmp(320, 256, true, &n);
+    mg_chat *noisy = open_chat(e), *same = open_chat(dense), *plain = open_chat(e);
+    assert_int_equal(mg_chat_add_image(noisy, bmp, n, &err), MG_OK);
+    assert_int_equal(mg_chat_add_image(same, bmp, n, &err), MG_OK);
+    assert_null(noisy->image[0].kept.index);
+    assert_int_equal(noisy->image[0].n_token, same->image[0].n_token);
+    assert_int_equal(mg_chat_encode(noisy, 0, NULL, &err), MG_OK);
+    assert_int_equal(mg_chat_encode(same, 0, NULL, &err), MG_OK);
+    struct mg_picture *p = &noisy->image[0].picture, *q = &same->image[0].picture;
+    assert_memory_equal(p->row, q->row, p->n_map * p->n_token * p->width * sizeof *p->row);
+    /* 8 x 7 cells don't fit into a context of 48; one does */
+    add_text(noisy, MG_USER, "?");
+    assert_int_equal(mg_chat_answer(noisy, NULL, NULL, NULL, &a, &err), MG_ERR_CONTEXT);
+    mg_err_clear(&err);
+    memset(bmp + 54, 200, n - 54);
+    assert_int_equal(mg_chat_add_image(plain, bmp, n, &err), MG_OK);
+    add_text(plain, MG_USER, "?");
+    struct layout l;
+    assert_int_equal(mg_layout_make(plain, &l, &err), MG_OK);
+    assert_int_equal(l.n_image_token, 1);
+    size_t at = l.prompt.image_at[0];
+    assert_int_equal(l.pos[at + 1][0], l.pos[at][0] + 8);
+    mg_layout_free(&l);
+    struct mg_answer_options o;
+    mg_answer_options_init(&o);
+    o.max_tokens = 4;
+    o.ignore_end = true;
+    assert_int_equal(mg_chat_answer(plain, &o, NULL, NULL, &a, &err), MG_OK);
+    assert_int_equal(a.image_tokens, 1);
+    assert_int_equal(a.n_token, 4);
+    struct mg_image_report r;
+    assert_true(mg_chat_image(plain, 0, &r) && r.cells == 56 && r.kept == 1);
+    free(bmp);
+    mg_chat_close(noisy);
+    mg_chat_close(same);
+    mg_chat_close(plain);
+    mg_engine_close(e);
+    mg_engine_close(dense);
+    struct mg_engine_options wrong = {.prune = (enum mg_prune_mode)3};
+    assert_int_equal(mg_engine_open(MODEL, &wrong, &e, &err), MG_ERR_ARGUMENT);
+}
+
 static double cosine(const float *a, const float *b, size_t n) {
     double ab = 0, aa = 0, bb = 0;
     for (size_t i = 0; i < n; i++) {
@@ -416,16 +575,13 @@ static void test_decode_allocates_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chunks_ref),
-                                       cmocka_unit_test(test_chunks_best),
-                                       cmocka_unit_test(test_company),
-                                       cmocka_unit_test(test_reuse),
-                                       cmocka_unit_test(test_second_question),
-                                       cmocka_unit_test(test_not_finite),
-                                       cmocka_unit_test(test_sizes),
-                                       cmocka_unit_test(test_context),
-                                       cmocka_unit_test(test_cancel),
-                                       cmocka_unit_test(test_out_of_memory),
-                                       cmocka_unit_test(test_decode_allocates_nothing)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chunks_ref),      cmocka_unit_test(test_chunks_best),
+        cmocka_unit_test(test_company),         cmocka_unit_test(test_reuse),
+        cmocka_unit_test(test_second_question), cmocka_unit_test(test_pruned),
+        cmocka_unit_test(test_pruned_turns),    cmocka_unit_test(test_pruned_extremes),
+        cmocka_unit_test(test_not_finite),      cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_context),         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_decode_allocates_nothing)};
     return cmocka_run_group_tests_name("engine.conversation", tests, NULL, NULL);
 }
