@@ -68,8 +68,8 @@ static void read_brand(char out[64]) {
     out[n] = 0;
 }
 
-/* The highest tier whose every condition holds; *why gets the first one that doesn't. *avx_vnni: the
- * 256-bit vpdpbusd can be used. */
+/* The highest tier whose every condition holds; *why gets the first one that doesn't. *avx_vnni:
+ * the 256-bit vpdpbusd can be used. */
 static enum mg_tier best_tier(const char **why, bool *avx_vnni) {
     uint32_t l1[4], l7[4], l7s1[4], l1d[4];
     cpuid(1, 0, l1);
@@ -134,8 +134,8 @@ void mg_features_detect(struct mg_features *out) {
     int cap = mg_tier_parse(wish);
     if (cap < 0) {
         snprintf(out->warning, sizeof out->warning,
-                 "MARGAY_CPU=%.24s is not ref, avx2, avxvnni, avx512, vnni, bf16 or amx; using %s", wish,
-                 mg_tier_name(out->best));
+                 "MARGAY_CPU=%.24s is not ref, avx2, avxvnni, avx512, vnni, bf16 or amx; using %s",
+                 wish, mg_tier_name(out->best));
     } else if (cap > (int)out->best) {
         snprintf(out->warning, sizeof out->warning,
                  "MARGAY_CPU=%s is above this machine (%.80s); using %s", wish, out->reason,

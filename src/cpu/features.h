@@ -11,8 +11,8 @@
  *   vnni    avx512 + VNNI (Cascade Lake, Ice Lake)
  *   bf16    vnni + AVX512_BF16 (Zen 4, Sapphire Rapids)
  *   amx     bf16 + AMX tile, int8, bf16 (Sapphire Rapids)
- * Each tier holds those above it in this list but for avxvnni, which not every AVX-512 processor has
- * (Zen 4, Ice Lake): the field avx_vnni says whether the machine can run it.
+ * Each tier holds those above it in this list but for avxvnni, which not every AVX-512 processor
+ * has (Zen 4, Ice Lake): the field avx_vnni says whether the machine can run it.
  */
 #ifndef MG_CPU_FEATURES_H
 #define MG_CPU_FEATURES_H

@@ -172,4 +172,12 @@ INLINE void prefetch_block(const char *w, const char *end, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(w + AHEAD + i, _MM_HINT_T0);
 }
 
+/* An INT4 panel as INT8; end: of what may be fetched ahead. */
+INLINE void widen_panel(const char *w, size_t blocks, const char *end, char *out) {
+    for (size_t b = 0; b < blocks; b++, w += BLOCK4, out += BLOCK8) {
+        prefetch_block(w, end, BLOCK4);
+        widen_block(w, out);
+    }
+}
+
 #endif

@@ -141,11 +141,7 @@ static void amx_matmul(const struct mg_packed_matmul *op, size_t task, void *scr
     bool is4 = op->w->kind == MG_PACK_INT4;
     const char *w = (const char *)op->w->data + first * bytes;
     begin_top(op, task, first);
-    if (is4)
-        for (size_t b = 0; b < blocks; b++) {
-            prefetch_block(w + b * BLOCK4, w + bytes, BLOCK4);
-            widen_block(w + b * BLOCK4, (char *)scratch + b * BLOCK8);
-        }
+    if (is4) widen_panel(w, blocks, w + bytes, scratch);
     for (size_t panel = first; panel < last; panel++, w += bytes) {
         bool more = panel + 1 < last, odd = (panel - first) % 2;
         struct ahead ahead = {.from = w + bytes,

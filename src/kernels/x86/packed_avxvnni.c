@@ -82,10 +82,7 @@ static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t pan
     size_t blocks = mg_packed_blocks(op->w->k), n = (op->m + MAX_ROWS - 1) / MAX_ROWS;
     size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
     if (op->w->kind == MG_PACK_INT4) {
-        for (size_t b = 0; b < blocks; b++) {
-            prefetch_block(w + b * BLOCK4, w + bytes, BLOCK4);
-            widen_block(w + b * BLOCK4, scratch + b * BLOCK8);
-        }
+        widen_panel(w, blocks, w + bytes, scratch);
         w = scratch;
         end = NULL;
     }
