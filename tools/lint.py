@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "api": {"base", "net", "text", "margay"},
     "cli": {"base", "cpu", "kernels", "weights", "text", "image", "model", "store", "engine", "net", "api", "margay"},
 }
-TIERS = ("_avx2", "_avx512", "_vnni", "_bf16", "_amx")
+TIERS = ("_avx2", "_avxvnni", "_avx512", "_vnni", "_bf16", "_amx")
 BANNED = {
     "strcpy", "strcat", "sprintf", "vsprintf", "gets", "atoi", "atol", "atoll", "atof", "strtok", "scanf",
     "alloca", "system", "popen", "rand", "srand", "tmpnam", "mktemp", "exit", "abort", "_Exit", "quick_exit",

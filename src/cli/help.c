@@ -206,8 +206,8 @@ bool mg_help_man(struct mg_buf *out) {
     roff(out, precedence);
     mg_buf_add_str(
         out,
-        ".TP\n.B MARGAY_CPU\nref, avx2, avx512, vnni, bf16 or amx: the most that the kernels may "
-        "use.\n.SH FILES\n.TP\n.I ~/.config/margay/config.ini\n");
+        ".TP\n.B MARGAY_CPU\nref, avx2, avxvnni, avx512, vnni, bf16 or amx: the most that the "
+        "kernels may use.\n.SH FILES\n.TP\n.I ~/.config/margay/config.ini\n");
     roff(out, mg_opts[MG_OPT_CONFIG].help);
     mg_buf_add_str(out, ".SH EXIT STATUS\n");
     roff(out, exits);

@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tier_names[MG_N_TIER] = {"ref", "avx2", "avx512", "vnni", "bf16", "amx"};
+static const char *const tier_names[MG_N_TIER] = {"ref",  "avx2", "avxvnni", "avx512",
+                                                   "vnni", "bf16", "amx"};
 
 const char *mg_tier_name(enum mg_tier tier) {
     return (unsigned)tier < MG_N_TIER ? tier_names[tier] : "unknown";
@@ -67,8 +68,9 @@ static void read_brand(char out[64]) {
     out[n] = 0;
 }
 
-/* The highest tier whose every condition holds; *why gets the first one that doesn't. */
-static enum mg_tier best_tier(const char **why) {
+/* The highest tier whose every condition holds; *why gets the first one that doesn't. *avx_vnni:
+ * the 256-bit vpdpbusd can be used. */
+static enum mg_tier best_tier(const char **why, bool *avx_vnni) {
     uint32_t l1[4], l7[4], l7s1[4], l1d[4];
     cpuid(1, 0, l1);
     cpuid(7, 0, l7);
@@ -79,10 +81,12 @@ static enum mg_tier best_tier(const char **why) {
     if (!bit(l1[ECX], 28) || !bit(l7[EBX], 5)) return *why = "no AVX2 in CPUID", MG_TIER_REF;
     if (!bit(l1[ECX], 12)) return *why = "no FMA in CPUID", MG_TIER_REF;
     if (!bit(l1[ECX], 29)) return *why = "no F16C in CPUID", MG_TIER_REF;
+    *avx_vnni = bit(l7s1[EAX], 4);
+    enum mg_tier narrow = *avx_vnni ? MG_TIER_AVXVNNI : MG_TIER_AVX2;
     if (!bit(l7[EBX], 16) || !bit(l7[EBX], 30) || !bit(l7[EBX], 17) || !bit(l7[EBX], 31))
-        return *why = "no AVX-512 F, BW, DQ and VL in CPUID", MG_TIER_AVX2;
+        return *why = "no AVX-512 F, BW, DQ and VL in CPUID", narrow;
     if ((xcr0 & 0xe0) != 0xe0)
-        return *why = "the system does not save AVX-512 registers (XCR0)", MG_TIER_AVX2;
+        return *why = "the system does not save AVX-512 registers (XCR0)", narrow;
     if (!bit(l7[ECX], 11)) return *why = "no AVX512_VNNI in CPUID", MG_TIER_AVX512;
     if (!bit(l7s1[EAX], 5)) return *why = "no AVX512_BF16 in CPUID", MG_TIER_VNNI;
     if (!bit(l7[EDX], 24) || !bit(l7[EDX], 25) || !bit(l7[EDX], 22))
@@ -108,7 +112,7 @@ static void detect_machine(struct mg_features *out) {
     out->hypervisor = bit(l1[ECX], 31);
     read_brand(out->brand);
     const char *why = "";
-    out->best = best_tier(&why);
+    out->best = best_tier(&why, &out->avx_vnni);
     snprintf(out->reason, sizeof out->reason, "%s", why);
 }
 
@@ -130,11 +134,15 @@ void mg_features_detect(struct mg_features *out) {
     int cap = mg_tier_parse(wish);
     if (cap < 0) {
         snprintf(out->warning, sizeof out->warning,
-                 "MARGAY_CPU=%.24s is not ref, avx2, avx512, vnni, bf16 or amx; using %s", wish,
-                 mg_tier_name(out->best));
+                 "MARGAY_CPU=%.24s is not ref, avx2, avxvnni, avx512, vnni, bf16 or amx; using %s",
+                 wish, mg_tier_name(out->best));
     } else if (cap > (int)out->best) {
         snprintf(out->warning, sizeof out->warning,
                  "MARGAY_CPU=%s is above this machine (%.80s); using %s", wish, out->reason,
+                 mg_tier_name(out->best));
+    } else if (cap == MG_TIER_AVXVNNI && !out->avx_vnni) {
+        snprintf(out->warning, sizeof out->warning,
+                 "MARGAY_CPU=%s: this machine has no AVX-VNNI; using %s", wish,
                  mg_tier_name(out->best));
     } else {
         out->tier = (enum mg_tier)cap;

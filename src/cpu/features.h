@@ -1,14 +1,18 @@
 /* cpu/features.h - what this processor may run, as tiers.
  *
  * A tier is a promise of a set of instructions, checked in CPUID, in XCR0 (what the system saves)
- * and, for AMX, by asking the kernel for permission. MARGAY_CPU=ref|avx2|avx512|vnni|bf16|amx caps
- * the tier; a value above what the machine has is refused with a warning and the best tier is used.
+ * and, for AMX, by asking the kernel for permission. MARGAY_CPU=ref|avx2|avxvnni|avx512|vnni|bf16|
+ * amx caps the tier; a value above what the machine has is refused with a warning and the best tier
+ * is used.
  *   ref     plain C, the definition
  *   avx2    AVX2 + FMA + F16C (Haswell, Zen 1)
+ *   avxvnni avx2 + AVX-VNNI (Alder Lake, Zen 5 without AVX-512): the 256-bit vpdpbusd
  *   avx512  F, BW, DQ, VL (Skylake server)
  *   vnni    avx512 + VNNI (Cascade Lake, Ice Lake)
  *   bf16    vnni + AVX512_BF16 (Zen 4, Sapphire Rapids)
  *   amx     bf16 + AMX tile, int8, bf16 (Sapphire Rapids)
+ * Each tier holds those above it in this list but for avxvnni, which not every AVX-512 processor
+ * has (Zen 4, Ice Lake): the field avx_vnni says whether the machine can run it.
  */
 #ifndef MG_CPU_FEATURES_H
 #define MG_CPU_FEATURES_H
@@ -19,6 +23,7 @@
 enum mg_tier {
     MG_TIER_REF,
     MG_TIER_AVX2,
+    MG_TIER_AVXVNNI,
     MG_TIER_AVX512,
     MG_TIER_VNNI,
     MG_TIER_BF16,
@@ -30,6 +35,7 @@ struct mg_features {
     enum mg_tier tier; /* what is used: the best, or what MARGAY_CPU caps it to */
     enum mg_tier best; /* what the machine has */
     bool intel;        /* GenuineIntel: FMA in f32 beats vdpbf16ps there, not on AMD */
+    bool avx_vnni;     /* the 256-bit vpdpbusd: tier avxvnni can run here */
     bool hypervisor;   /* running in a virtual machine */
     char brand[64];    /* the processor's name, e.g. "AMD EPYC 9R14" */
     char reason[160];  /* why no higher tier, for people ("no AMX tiles in CPUID") */

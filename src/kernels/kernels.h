@@ -10,7 +10,8 @@
  *
  * x86: avx2 and avx512 multiply in f32 in both modes; bf16 uses vdpbf16ps in MG_MODE_BF16 except on
  * Intel, where it has half the rate of the f32 multiply-add (Emerald Rapids: 88 against 177 GFLOP/s
- * in tests/kernel/bench_kernel).
+ * in tests/kernel/bench_kernel); amx multiplies more than 8 rows in tiles, in MG_MODE_BF16 and with
+ * packed weights.
  *
  * Two compute modes for matrix products:
  *   MG_MODE_F32    x in f32, weights widened to f32, f32 multiply and add. The definition.

@@ -237,6 +237,7 @@ void check_matmul(struct check *c) {
             {14, 66, 513, 1, 3, 0, md, MG_BF16, MG_EPI_ADD, false},
             {11, 40, 1025, 1, 1, 0, md, MG_F16, MG_EPI_SWIGLU, false},
             {13, 34, 1037, 0, 1, 0, md, MG_F32, MG_EPI_GELU_ERF, true},
+            {33, 20, 2085, 1, 0, 0, md, MG_BF16, MG_EPI_STORE, false},
         };
         for (size_t i = 0; i < sizeof edge / sizeof *edge; i++) one_case(c, &edge[i]);
         const struct matmul_case large[] = {

@@ -17,6 +17,7 @@ struct packed_case {
     enum mg_epilogue epilogue;
     bool bias;
     size_t pad_y;
+    bool extreme; /* the largest products of one sign, which overflow narrow sums first */
 };
 
 static const char *const epilogue_word[] = {"store",    "add",    "gelu tanh",
@@ -41,10 +42,13 @@ static void fill_int8(int8_t *to, const struct matrix *m, size_t panel) {
 }
 
 /* Draws sub-scales and nibbles and notes the whole numbers that they stand for. */
-static void fill_int4(uint8_t *to, struct matrix *m, size_t panel) {
+static void fill_int4(uint8_t *to, struct matrix *m, size_t panel, bool extreme) {
     size_t k = m->w.k;
     for (size_t b = 0; b < mg_packed_blocks(k); b++, to += 1088) {
-        for (size_t i = 0; i < 64; i++) to[i] = (uint8_t)(int8_t)((int)(rand_u64() % 31) - 15);
+        for (size_t i = 0; i < 64; i++) {
+            int sub = extreme ? (i % 2 ? 15 : -15) : (int)(rand_u64() % 31) - 15;
+            to[i] = (uint8_t)(int8_t)sub;
+        }
         for (size_t tile = 0; tile < 2; tile++)
             for (size_t line = 0; line < 8; line++)
                 for (size_t c = 0; c < 16; c++)
@@ -53,7 +57,7 @@ static void fill_int4(uint8_t *to, struct matrix *m, size_t panel) {
                         for (size_t h = 0; h < 2; h++) {
                             size_t in = (2 * line + h) * 4 + i, j = b * 64 + in;
                             size_t col = panel * 32 + tile * 16 + c;
-                            two[h] = (int)(rand_u64() % 16);
+                            two[h] = extreme ? (c % 4 < 2 ? 0 : 15) : (int)(rand_u64() % 16);
                             if (j >= k || m->whole[col * k] == 1000) two[h] = 8;
                             int sub = (int8_t)to[tile * 32 + in / 32 * 16 + c];
                             if (j < k && m->whole[col * k] != 1000)
@@ -77,7 +81,9 @@ static struct matrix make_matrix(struct check *c, const struct packed_case *s) {
     for (size_t col = 0; col < m.columns; col++) {
         bool exists = col / 32 * width + (m.w.interleaved ? col % 16 : col % 32) < s->n;
         for (size_t j = 0; j < k; j++)
-            m.whole[col * k + j] = exists ? (int)(rand_u64() % 255) - 127 : 0;
+            m.whole[col * k + j] = !exists      ? 0
+                                   : s->extreme ? (col % 2 ? 127 : -127)
+                                                : (int)(rand_u64() % 255) - 127;
         if (k && !exists && s->kind == MG_PACK_INT4) m.whole[col * k] = 1000; /* keep it zero */
         scale[col] = exists ? (float)(0.002 + 0.01 * fabs(rand_unit())) : 0;
     }
@@ -86,7 +92,7 @@ static struct matrix make_matrix(struct check *c, const struct packed_case *s) {
         if (s->kind == MG_PACK_INT8)
             fill_int8((int8_t *)to, &m, p);
         else
-            fill_int4((uint8_t *)to, &m, p);
+            fill_int4((uint8_t *)to, &m, p, s->extreme);
     }
     for (size_t col = 0; col < m.columns; col++) {
         sum[col] = 0;
@@ -188,9 +194,9 @@ static void one_packed(struct check *c, const struct packed_case *s) {
     if (c->failed) return;
     c->seed = c->seed * 31 + 7;
     rand_seed(c->seed);
-    snprintf(c->where, sizeof c->where, "m %zu n %zu k %zu, %s, %s%s, pad %zu", s->m, s->n, s->k,
+    snprintf(c->where, sizeof c->where, "m %zu n %zu k %zu, %s, %s%s, pad %zu%s", s->m, s->n, s->k,
              s->kind == MG_PACK_INT8 ? "int8" : "int4", epilogue_word[s->epilogue],
-             s->bias ? " + bias" : "", s->pad_y);
+             s->bias ? " + bias" : "", s->pad_y, s->extreme ? ", extreme" : "");
     struct matrix m = make_matrix(c, s);
     size_t ldx = mg_packed_stride(s->k), ldy = s->n + s->pad_y;
     size_t ny = s->m ? (s->m - 1) * ldy + s->n : 0;
@@ -199,6 +205,7 @@ static void one_packed(struct check *c, const struct packed_case *s) {
     struct mg_row_scale *xs = guard_alloc(c, s->m * sizeof *xs);
     uint8_t *x = guard_alloc(c, s->m * ldx);
     c->t->quantise(in, s->k, x, ldx, xs, s->m, s->k);
+    for (size_t i = 0; s->extreme && i < s->m; i++) memset(x + i * ldx, i % 2 ? 0 : 255, s->k);
     float *bias = s->bias ? guard_alloc(c, s->n * sizeof(float)) : NULL;
     for (size_t j = 0; bias && j < s->n; j++) bias[j] = (float)rand_normal();
     float *y0 = guard_alloc(c, ny * sizeof(float)), *y = guard_alloc(c, ny * sizeof(float));
@@ -258,10 +265,17 @@ void check_packed(struct check *c) {
     for (int kind = 0; kind < MG_N_PACK; kind++) {
         enum mg_pack p = (enum mg_pack)kind;
         const struct packed_case edge[] = {
-            {0, 5, 7, p, MG_EPI_STORE, false, 0},    {3, 0, 7, p, MG_EPI_STORE, false, 0},
-            {3, 5, 0, p, MG_EPI_STORE, true, 0},     {1, 700, 2048, p, MG_EPI_STORE, false, 0},
-            {4, 1100, 513, p, MG_EPI_TOP, false, 0}, {13, 600, 1024, p, MG_EPI_ADD, true, 1},
+            {0, 5, 7, p, MG_EPI_STORE, false, 0},
+            {3, 0, 7, p, MG_EPI_STORE, false, 0},
+            {3, 5, 0, p, MG_EPI_STORE, true, 0},
+            {1, 700, 2048, p, MG_EPI_STORE, false, 0},
+            {4, 1100, 513, p, MG_EPI_TOP, false, 0},
+            {13, 600, 1024, p, MG_EPI_ADD, true, 1},
             {40, 1100, 96, p, MG_EPI_TOP, true, 0},
+            {33, 1600, 70, p, MG_EPI_STORE, false, 0}, /* tasks of several panels */
+            {2, 40, 200, p, MG_EPI_STORE, false, 0, true},
+            {5, 33, 192, p, MG_EPI_STORE, false, 0, true},
+            {14, 64, 200, p, MG_EPI_STORE, true, 0, true},
         };
         const struct packed_case large[] = {
             {169, 130, 96, p, MG_EPI_STORE, true, 0},    {200, 70, 128, p, MG_EPI_SWIGLU, false, 2},

@@ -9,6 +9,8 @@
  */
 #include "check.h"
 
+#include "kernels/x86/x86.h"
+
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -128,7 +130,7 @@ void run_op(struct check *c, const char *op, void (*f)(struct check *c)) {
 }
 
 /* Tables tested so far: a function met again needs no second test. */
-static struct mg_kernels done[MG_N_TIER + 1];
+static struct mg_kernels done[MG_N_TIER + 2];
 static size_t n_done;
 
 #define NEW(field) is_new(t, offsetof(struct mg_kernels, field))
@@ -169,6 +171,8 @@ static void run_table(const struct mg_kernels *t, const char *name) {
     done[n_done++] = *t;
 }
 
+static const char standin[] = "amx-standin"; /* the AMX kernels on tiles in plain C */
+
 static bool wanted(const char *name, int argc, char **argv) {
     bool hit = argc < 2;
     for (int i = 1; i < argc; i++) hit |= !strcmp(argv[i], name);
@@ -186,7 +190,7 @@ int main(int argc, char **argv) {
     printf("# %s, up to %s (%s)\n", machine.brand, mg_tier_name(machine.tier), machine.reason);
     for (int tier = 0; tier < MG_N_TIER; tier++) {
         const char *name = mg_tier_name((enum mg_tier)tier);
-        if (tier > (int)machine.tier) {
+        if (tier > (int)machine.tier || (tier == MG_TIER_AVXVNNI && !machine.avx_vnni)) {
             printf("SKIP tier %s\n", name);
             skipped++;
             continue;
@@ -195,7 +199,8 @@ int main(int argc, char **argv) {
         struct mg_features f = machine;
         struct mg_kernels t;
         f.tier = (enum mg_tier)tier;
-        f.intel = true; /* bf16 mode by f32 multiply-add */
+        f.intel = true;     /* bf16 mode by f32 multiply-add */
+        f.avx_vnni = tier == MG_TIER_AVXVNNI;
         mg_kernels_init(&t, &f);
         run_table(&t, name);
         if (tier != MG_TIER_BF16) continue;
@@ -203,6 +208,17 @@ int main(int argc, char **argv) {
         mg_kernels_init(&t, &f);
         run_table(&t, "bf16");
     }
+#if defined(__x86_64__)
+    if (machine.best >= MG_TIER_AVX2 && wanted(standin, argc, argv)) {
+        struct mg_features f = machine;
+        struct mg_kernels t;
+        f.tier = MG_TIER_AVX2;
+        mg_kernels_init(&t, &f);
+        mg_standin_init_packed(&t);
+        mg_standin_init_matmul(&t);
+        run_table(&t, standin);
+    }
+#endif
     printf("kernel: %d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed > 0;
 }

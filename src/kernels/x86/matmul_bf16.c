@@ -9,14 +9,18 @@
 #include "kernels/x86/matmul.h"
 #include "kernels/x86/x86.h"
 
-static void matmul_either(const struct mg_matmul *op, size_t task, void *scratch) {
+void mg_bf16_matmul(const struct mg_matmul *op, size_t task, void *scratch) {
     if (op->mode == MG_MODE_F32)
         mg_avx512_matmul(op, task, scratch);
     else
         matmul(op, task, scratch);
 }
 
+size_t mg_bf16_matmul_scratch(const struct mg_matmul *op) {
+    return matmul_scratch(op);
+}
+
 void mg_bf16_init_matmul(struct mg_kernels *t) {
     init_matmul(t);
-    t->matmul = matmul_either;
+    t->matmul = mg_bf16_matmul;
 }

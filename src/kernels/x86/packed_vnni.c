@@ -9,24 +9,14 @@
  * INT4: up to 6 rows expand nibbles to bytes in registers, sum a group of 32, multiply by the
  * sub-scale and add. More rows: the panel is widened to INT8 into scratch once and used from L2.
  */
+#include "kernels/x86/ivec.h"
 #include "kernels/x86/packed_finish.h"
 #include "kernels/x86/x86.h"
 
 #include <float.h>
 #include <string.h>
 
-enum { MAX_ROWS = 13, ROWS4 = 6, AHEAD = 4096, BLOCK8 = 2048, BLOCK4 = 1088 };
-
-INLINE vi broadcast_x(const uint8_t *p) {
-    int32_t v;
-    memcpy(&v, p, 4);
-    return _mm512_set1_epi32(v);
-}
-
-INLINE void prefetch_block(const char *w, const char *end, size_t bytes) {
-    if (w + AHEAD + bytes > end) return;
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch(w + AHEAD + i, _MM_HINT_T0);
-}
+enum { MAX_ROWS = 13, ROWS4 = 6 };
 
 /* sums[r][32] over `blocks` blocks of an INT8 panel; `end` is where fetching ahead stops. */
 INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t ldx, const char *w,
@@ -44,7 +34,7 @@ INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t 
                 vi w1 = _mm512_load_si512(w + 1024 + 64 * (j + c));
                 UNROLL for (int r = 0; r < rows; r++) {
                     const uint8_t *base = r < 3 ? x : r < 6 ? x1 : r < 9 ? x2 : r < 12 ? x3 : x4;
-                    vi v = broadcast_x(base + (size_t)(r % 3) * ldx + 64 * b + 4 * (j + c));
+                    vi v = i_broadcast(base + (size_t)(r % 3) * ldx + 64 * b + 4 * (j + c));
                     s[c][r][0] = _mm512_dpbusd_epi32(s[c][r][0], v, w0);
                     s[c][r][1] = _mm512_dpbusd_epi32(s[c][r][1], v, w1);
                 }
@@ -58,16 +48,6 @@ INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t 
             _mm512_storeu_si512(sums + r * MG_PANEL + t * MG_TILE, a);
         }
     }
-}
-
-/* Line i of an INT4 tile as two lines of i8. */
-INLINE void nibbles(const char *line, vi *low, vi *high) {
-    const vi mask = _mm512_set1_epi8(15);
-    const vi level = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
-    vi two = _mm512_load_si512(line);
-    *low = _mm512_shuffle_epi8(level, _mm512_and_si512(two, mask));
-    *high = _mm512_shuffle_epi8(level, _mm512_and_si512(_mm512_srli_epi16(two, 4), mask));
 }
 
 INLINE void rows_int4(const int rows, const uint8_t *x, size_t ldx, const char *w, size_t blocks,
@@ -87,8 +67,8 @@ INLINE void rows_int4(const int rows, const uint8_t *x, size_t ldx, const char *
                     UNROLL for (int r = 0; r < rows; r++) {
                         const uint8_t *at = (r < 3 ? x : x1) + (size_t)(r % 3) * ldx + 64 * b;
                         at += g * 32 + i * 8;
-                        even[r] = _mm512_dpbusd_epi32(even[r], broadcast_x(at), low);
-                        odd[r] = _mm512_dpbusd_epi32(odd[r], broadcast_x(at + 4), high);
+                        even[r] = _mm512_dpbusd_epi32(even[r], i_broadcast(at), low);
+                        odd[r] = _mm512_dpbusd_epi32(odd[r], i_broadcast(at + 4), high);
                     }
                 }
                 vi sub = _mm512_cvtepi8_epi32(
@@ -140,33 +120,7 @@ static rows_fn *const int8[MAX_ROWS + 1] = {NULL,    int8_1,  int8_2,  int8_3, i
                                             int8_10, int8_11, int8_12, int8_13};
 static rows_fn *const int4[ROWS4 + 1] = {NULL, int4_1, int4_2, int4_3, int4_4, int4_5, int4_6};
 
-/* An INT4 panel as INT8. */
-static void widen_panel(const char *w, size_t blocks, const char *end, char *out) {
-    const vi even = _mm512_set1_epi16(0x00ff);
-    for (size_t b = 0; b < blocks; b++, w += BLOCK4, out += BLOCK8) {
-        prefetch_block(w, end, BLOCK4);
-        for (int t = 0; t < 2; t++) {
-            for (int i = 0; i < 8; i++) {
-                /* the column's sub-scale in both 16-bit halves of its lane */
-                vi sub = _mm512_cvtepi8_epi32(
-                    _mm_load_si128((const __m128i *)(const void *)(w + t * 32 + i / 4 * 16)));
-                sub = _mm512_or_si512(_mm512_slli_epi32(sub, 16),
-                                      _mm512_and_si512(sub, _mm512_set1_epi32(0xffff)));
-                vi half[2];
-                nibbles(w + 64 + t * 512 + i * 64, &half[0], &half[1]);
-                UNROLL for (int h = 0; h < 2; h++) {
-                    vi lo = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(half[h], 8), 8),
-                                               sub);
-                    vi hi = _mm512_mullo_epi16(_mm512_srai_epi16(half[h], 8), sub);
-                    vi both = _mm512_or_si512(_mm512_and_si512(lo, even), _mm512_slli_epi16(hi, 8));
-                    _mm512_store_si512(out + t * 1024 + (2 * i + h) * 64, both);
-                }
-            }
-        }
-    }
-}
-
-static size_t packed_scratch(const struct mg_packed_matmul *op) {
+size_t mg_vnni_packed_scratch(const struct mg_packed_matmul *op) {
     size_t wide = op->w->kind == MG_PACK_INT4 && op->m > ROWS4
                       ? mg_packed_panel_bytes(MG_PACK_INT8, op->w->k)
                       : 0;
@@ -199,7 +153,7 @@ static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t pan
     }
 }
 
-static void packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+void mg_vnni_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
     size_t per = task_panels(op), panel = task * per;
     size_t end = mg_min_size(panel + per, mg_packed_panels(op->w));
     size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
@@ -251,6 +205,6 @@ static void quantise(const float *in, size_t ldin, uint8_t *q, size_t ldq, struc
 void mg_vnni_init_packed(struct mg_kernels *t) {
     t->quantise = quantise;
     t->packed_tasks = packed_tasks;
-    t->packed_scratch = packed_scratch;
-    t->packed_matmul = packed_matmul;
+    t->packed_scratch = mg_vnni_packed_scratch;
+    t->packed_matmul = mg_vnni_packed_matmul;
 }

@@ -1,0 +1,162 @@
+/* kernels/x86/packed_amx.c - products with packed integer weights by AMX tiles.
+ *
+ * A packed tile is a tile B as it lies, 16 rows of x are a tile A as they lie. 32 rows by a panel
+ * are 2 x 2 tiles of sums, which stay in tiles over all of k; the last rows have a configuration
+ * with their true number. The tiles leave the vector units free: meanwhile the task's next panel is
+ * fetched, or (INT4) widened to INT8 into the other of two buffers in scratch, a share at each
+ * step. Few rows are limited by memory and go to vnni.
+ *
+ *   scratch, INT4:  two panels as INT8
+ */
+#include "kernels/x86/ivec.h"
+#include "kernels/x86/packed_finish.h"
+#include "kernels/x86/tile.h"
+#include "kernels/x86/x86.h"
+
+#if defined(MG_TILE_STANDIN)
+#define mg_amx_init_packed mg_standin_init_packed
+enum { FEW8 = 0, FEW4 = 0 }; /* so that tiles are tested with few rows too */
+#define FEW_MATMUL mg_avx2_packed_matmul
+#define FEW_SCRATCH mg_avx2_packed_scratch
+#else
+/* Where vnni reaches the speed of memory, and reads nibbles in place. */
+enum { FEW8 = 8, FEW4 = 6 };
+#define FEW_MATMUL mg_vnni_packed_matmul
+#define FEW_SCRATCH mg_vnni_packed_scratch
+#endif
+
+enum { MR = 32, MOST_PANELS = 8, TILE = 1024 };
+
+/* The next panel, made ready in equal shares by the steps of all groups of rows. */
+struct ahead {
+    const char *from, *end; /* what is left of it; equal when there is none */
+    char *to;               /* INT4: where the next block goes as INT8; else NULL */
+    size_t share;           /* INT8: bytes to fetch at each step */
+    size_t groups, steps;   /* INT4: a block every `groups` steps; steps since the last */
+};
+
+INLINE void step_ahead(struct ahead *a) {
+    if (a->from == a->end) return;
+    if (!a->to) {
+        const char *stop = a->from + mg_min_size(a->share, (size_t)(a->end - a->from));
+        for (; a->from < stop; a->from += 64) _mm_prefetch(a->from, _MM_HINT_T1);
+    } else if (++a->steps == a->groups) {
+        a->steps = 0;
+        prefetch_block(a->from, a->end, BLOCK4);
+        widen_block(a->from, a->to);
+        a->from += BLOCK4;
+        a->to += BLOCK8;
+    }
+}
+
+/* sums[rows][32] of 17..32 rows over an INT8 panel; end: of what may be fetched ahead. */
+static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
+                    struct ahead *ahead, int32_t *sums) {
+    const size_t line = MG_PANEL * sizeof *sums;
+    const uint8_t *x1 = x + MG_TILE * ldx;
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+    for (size_t b = 0; b < blocks; b++, w += BLOCK8, x += 64, x1 += 64) {
+        prefetch_block(w, end, BLOCK8);
+        tile_load(6, w, 64);
+        tile_load(4, x, ldx);
+        tile_dot_int8(0, 4, 6);
+        tile_load(7, w + TILE, 64);
+        tile_dot_int8(1, 4, 7);
+        tile_load(5, x1, ldx);
+        tile_dot_int8(2, 5, 6);
+        tile_dot_int8(3, 5, 7);
+        step_ahead(ahead);
+    }
+    tile_store(0, sums, line);
+    tile_store(1, sums + MG_TILE, line);
+    tile_store(2, sums + MG_TILE * MG_PANEL, line);
+    tile_store(3, sums + MG_TILE * MG_PANEL + MG_TILE, line);
+}
+
+/* The same of 1..16 rows. */
+static void rows_16(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
+                    struct ahead *ahead, int32_t *sums) {
+    const size_t line = MG_PANEL * sizeof *sums;
+    tile_zero(0);
+    tile_zero(1);
+    for (size_t b = 0; b < blocks; b++, w += BLOCK8, x += 64) {
+        prefetch_block(w, end, BLOCK8);
+        tile_load(4, x, ldx);
+        tile_load(6, w, 64);
+        tile_dot_int8(0, 4, 6);
+        tile_load(7, w + TILE, 64);
+        tile_dot_int8(1, 4, 7);
+        step_ahead(ahead);
+    }
+    tile_store(0, sums, line);
+    tile_store(1, sums + MG_TILE, line);
+}
+
+INLINE bool few(const struct mg_packed_matmul *op) {
+    return op->m <= (op->w->kind == MG_PACK_INT4 ? FEW4 : FEW8);
+}
+
+/* Panels of a task with many rows: a long run, since nothing of the first one is ready before. */
+INLINE size_t many_panels(const struct mg_packed_matmul *op) {
+    return mg_max_size(1, mg_min_size(MOST_PANELS, mg_packed_panels(op->w) / 16));
+}
+
+static size_t amx_tasks(const struct mg_packed_matmul *op) {
+    size_t per = many_panels(op);
+    return few(op) ? packed_tasks(op) : (mg_packed_panels(op->w) + per - 1) / per;
+}
+
+static size_t amx_scratch(const struct mg_packed_matmul *op) {
+    if (few(op)) return FEW_SCRATCH(op);
+    return op->w->kind == MG_PACK_INT4 ? 2 * mg_packed_panel_bytes(MG_PACK_INT8, op->w->k) : 0;
+}
+
+/* All rows of x with one panel as INT8, *configured: rows of the tiles now. */
+static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, const char *w,
+                      const char *end, struct ahead *ahead, size_t *configured) {
+    size_t blocks = mg_packed_blocks(op->w->k);
+    _Alignas(64) int32_t sums[MR * MG_PANEL];
+    for (size_t row = 0; row < op->m; row += MR) {
+        size_t rows = mg_min_size(MR, op->m - row);
+        if (rows != *configured) tile_configure_rows(*configured = rows);
+        (rows > MG_TILE ? rows_32 : rows_16)(op->x + row * op->ldx, op->ldx, w, blocks,
+                                             row ? NULL : end, ahead, sums);
+        finish_panel(op, task, panel, row, rows, sums);
+    }
+}
+
+static void amx_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+    if (few(op)) {
+        FEW_MATMUL(op, task, scratch);
+        return;
+    }
+    size_t per = many_panels(op), first = task * per, configured = 0;
+    size_t last = mg_min_size(first + per, mg_packed_panels(op->w));
+    size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k),
+           blocks = mg_packed_blocks(op->w->k);
+    size_t wide = blocks * BLOCK8, groups = (op->m + MR - 1) / MR;
+    bool is4 = op->w->kind == MG_PACK_INT4;
+    const char *w = (const char *)op->w->data + first * bytes;
+    begin_top(op, task, first);
+    if (is4) widen_panel(w, blocks, w + bytes, scratch);
+    for (size_t panel = first; panel < last; panel++, w += bytes) {
+        bool more = panel + 1 < last, odd = (panel - first) % 2;
+        struct ahead ahead = {.from = w + bytes,
+                              .end = w + bytes + (more ? bytes : 0),
+                              .to = is4 ? (char *)scratch + (odd ? 0 : wide) : NULL,
+                              .share = ((BLOCK8 + groups - 1) / groups + 63) & ~(size_t)63,
+                              .groups = groups};
+        one_panel(op, task, panel, is4 ? (char *)scratch + (odd ? wide : 0) : w,
+                  !is4 && panel == first ? w + bytes : NULL, &ahead, &configured);
+    }
+    if (configured) tile_release();
+}
+
+void mg_amx_init_packed(struct mg_kernels *t) {
+    t->packed_tasks = amx_tasks;
+    t->packed_scratch = amx_scratch;
+    t->packed_matmul = amx_matmul;
+}
