@@ -144,6 +144,8 @@ struct mg_answer_options {
     uint64_t seed;                             /* same seed, same answer */
     const char *const *stop; /* n_stop strings that end the answer and are not part of it */
     size_t n_stop;
+    int draft; /* tokens to guess and check in one pass, which changes no answer: 0: as many as pay,
+                  -1: none; at most 15. Greedy answers without penalties only */
     bool ignore_end;    /* go on after an end token (for measuring) */
     bool no_loop_check; /* don't stop an answer that only repeats itself */
 };
@@ -175,6 +177,8 @@ struct mg_answer {
     const char *finish_reason; /* "stop", "length" or "cancelled" */
     const char *stop_detail;   /* "end_token", "stop_string", "repetition", or NULL */
     size_t prompt_tokens, cached_tokens, image_tokens;
+    size_t passes; /* of the model after the prompt; fewer than tokens when drafts were right */
+    size_t drafted_tokens, accepted_tokens; /* guessed, and of those right */
     double image_ms, vision_ms, prefill_ms, first_token_ms, decode_ms_per_token, total_ms;
 };
 

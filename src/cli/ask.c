@@ -152,6 +152,13 @@ void mg_json_answer(struct mg_json *j, const mg_chat *chat, const struct mg_answ
     mg_json_key(j, "first_token_ms"), mg_json_number(j, a->first_token_ms, 3);
     mg_json_key(j, "decode_ms_per_token"), mg_json_number(j, a->decode_ms_per_token, 3);
     mg_json_key(j, "total_ms"), mg_json_number(j, a->total_ms, 3);
+    mg_json_key(j, "drafts"), mg_json_open(j, '{');
+    mg_json_key(j, "passes"), mg_json_int(j, (int64_t)a->passes);
+    mg_json_key(j, "drafted"), mg_json_int(j, (int64_t)a->drafted_tokens);
+    mg_json_key(j, "accepted"), mg_json_int(j, (int64_t)a->accepted_tokens);
+    mg_json_key(j, "tokens_per_pass");
+    mg_json_number(j, a->passes ? (double)(a->n_token - 1) / (double)a->passes : 0, 3);
+    mg_json_close(j, '}');
     mg_json_close(j, '}');
     mg_json_key(j, "images"), mg_json_open(j, '[');
     struct mg_image_report r;

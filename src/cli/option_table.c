@@ -10,11 +10,13 @@
 #define CHAT (1u << MG_CMD_CHAT)
 #define TRACE (1u << MG_CMD_TRACE)
 #define TOKENIZE (1u << MG_CMD_TOKENIZE)
+#define CONVERT (1u << MG_CMD_CONVERT)
 #define PULL (1u << MG_CMD_PULL)
+#define BENCH (1u << MG_CMD_BENCH)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
-#define ENGINE (ASK | CHAT | TRACE)
+#define ENGINE (ASK | CHAT | TRACE | BENCH)
 
 const struct mg_command_info mg_commands[MG_N_CMD] = {
     [MG_CMD_ASK] =
@@ -71,6 +73,21 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          "with the text decoded from the ids. The folder needs no more than tokenizer.json.",
          {"echo '\"Hello there\"' | margay tokenize --model models/demo", NULL},
          0},
+    [MG_CMD_CONVERT] =
+        {"convert",
+         "[options] FOLDER -o FILE",
+         "make one packed file of a checkpoint folder",
+         "Writes the checkpoint with 8-bit, 4-bit or bf16 weights into one .safetensors file that "
+         "holds all that is needed (configuration and tokenizer too), is mapped and used in place, "
+         "and is shared by all processes that use it. Prints which matrices are kept at which "
+         "precision and how far off they are. ask and chat do the same by themselves, into the "
+         "cache folder, when they are given a folder.\n"
+         "The file appears under its name when it is whole; an interrupted conversion leaves "
+         "nothing. --verify reads a packed file through and compares its checksum.",
+         {"margay convert Qwen3-VL-2B-Instruct -o qwen3-vl-2b-int8.safetensors",
+          "margay convert Qwen3-VL-2B-Instruct --weights int4 -o small.safetensors",
+          "margay convert --verify small.safetensors", NULL},
+         1},
     [MG_CMD_PULL] =
         {"pull",
          "[options] OWNER/NAME",
@@ -85,6 +102,21 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          {"margay pull Qwen/Qwen3-VL-2B-Instruct",
           "HF_ENDPOINT=https://hf-mirror.com margay pull Qwen/Qwen3-VL-2B-Instruct -o model", NULL},
          1},
+    [MG_CMD_BENCH] =
+        {"bench",
+         "[options]",
+         "measure speed and memory, and the machine's limits",
+         "Asks a question about a picture several times and reports the median time of each part, "
+         "the start of a fresh process, its memory, and what share that is of this machine's "
+         "limits: operations a second of its instructions and bytes a second from memory, "
+         "measured in the same run. Without -m or --shape the demo model is measured, which is too "
+         "small to say much. --shape writes random weights to the cache folder once (4.3 GB for "
+         "qwen3-vl-2b): speed does not depend on what the weights are. Tokens are decoded one by "
+         "one unless --draft says otherwise.",
+         {"margay bench -m Qwen3-VL-2B-Instruct",
+          "margay bench --shape qwen3-vl-2b --plot speed.svg",
+          "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
+         0},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",
@@ -131,7 +163,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
              "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
              "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
              "at first use.",
-         .commands = ENGINE},
+         .commands = ENGINE | CONVERT},
     [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
                           .type = MG_TYPE_STRING,
                           .value = "FOLDER",
@@ -149,7 +181,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                         .fallback = "what affinity, quota and cores allow",
                         .group = G_MODEL,
                         .help = "Threads that compute; 0 or -1 for the default.",
-                        .commands = ENGINE},
+                        .commands = ENGINE | CONVERT},
     [MG_OPT_CTX_SIZE] =
         {.name = "ctx-size",
          .alias = {"-c", "--max-model-len"},
@@ -181,7 +213,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                       .value = "FILE[,FILE]",
                       .group = G_INPUT,
                       .help = "A picture, or several; may be given again. - is standard input.",
-                      .commands = ANSWER},
+                      .commands = ANSWER | BENCH},
     [MG_OPT_PROMPT] = {.name = "prompt",
                        .alias = {"-p"},
                        .type = MG_TYPE_STRING,
@@ -422,6 +454,16 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_SAMPLING,
                      .help = "Ends the answer before this text; may be given again.",
                      .commands = ANSWER},
+    [MG_OPT_DRAFT] = {.name = "draft",
+                      .type = MG_TYPE_INT,
+                      .min = -1,
+                      .max = 15,
+                      .value = "N",
+                      .fallback = "0, as many as pay",
+                      .group = G_SAMPLING,
+                      .help = "Tokens to guess from earlier text and to check in one pass; the "
+                              "answer is the same, sooner. 0: as many as pay, -1: none.",
+                      .commands = ANSWER | BENCH},
     [MG_OPT_IGNORE_EOS] = {.name = "ignore-eos",
                            .type = MG_TYPE_FLAG,
                            .llama = "LLAMA_ARG_IGNORE_EOS",
@@ -443,8 +485,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .group = G_OUTPUT,
                      .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
                              "and what was done to each "
-                             "picture. pull: what was fetched.",
-                     .commands = ASK | PULL},
+                             "picture. bench: every figure. pull: what was fetched.",
+                     .commands = ASK | BENCH | PULL | CONVERT},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -492,8 +534,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                     .value = "FOLDER",
                     .group = G_OUTPUT,
                     .help = "Folder to write to, made when missing; pull: [default: NAME, in the "
-                            "working folder].",
-                    .commands = TRACE | PULL},
+                            "working folder]. convert: the file.",
+                    .commands = TRACE | PULL | CONVERT},
+    [MG_OPT_VERIFY] = {.name = "verify",
+                       .type = MG_TYPE_FLAG,
+                       .argv_only = true,
+                       .group = G_OUTPUT,
+                       .help = "Checks a packed file instead of making one.",
+                       .commands = CONVERT},
     [MG_OPT_PIXEL_VALUES] = {.name = "pixel-values",
                              .type = MG_TYPE_STRING,
                              .argv_only = true,
@@ -539,6 +587,72 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                            .group = G_FETCH,
                            .help = "A connection that brings nothing for so long is tried again.",
                            .commands = PULL},
+
+    [MG_OPT_SHAPE] = {.name = "shape",
+                      .type = MG_TYPE_CHOICE,
+                      .argv_only = true,
+                      .choice = "qwen3-vl-2b|demo",
+                      .value = "NAME",
+                      .group = G_MODEL,
+                      .help = "Random weights of this model's shapes instead of a model.",
+                      .commands = BENCH},
+    [MG_OPT_SIZE] = {.name = "size",
+                     .type = MG_TYPE_STRING,
+                     .argv_only = true,
+                     .value = "WxH",
+                     .fallback = "416x416",
+                     .group = G_INPUT,
+                     .help = "Size of the picture that is made up when there is no --image.",
+                     .commands = BENCH},
+    [MG_OPT_PROMPT_TOKENS] = {.name = "prompt-tokens",
+                              .type = MG_TYPE_INT,
+                              .argv_only = true,
+                              .min = 1,
+                              .max = 16777216,
+                              .value = "N",
+                              .fallback = "the picture's and 14",
+                              .group = G_INPUT,
+                              .help = "Length of the prompt in tokens, the picture's included.",
+                              .commands = BENCH},
+    [MG_OPT_RUNS] = {.name = "runs",
+                     .type = MG_TYPE_INT,
+                     .argv_only = true,
+                     .min = 1,
+                     .max = 100,
+                     .value = "N",
+                     .fallback = "5",
+                     .group = G_INPUT,
+                     .help = "How often it is measured.",
+                     .commands = BENCH},
+    [MG_OPT_WARMUP] = {.name = "warmup",
+                       .type = MG_TYPE_FLAG,
+                       .negatable = true,
+                       .fallback = "on",
+                       .group = G_INPUT,
+                       .help = "One run before the first that counts.",
+                       .commands = BENCH},
+    [MG_OPT_BATCH] = {.name = "batch",
+                      .type = MG_TYPE_STRING,
+                      .argv_only = true,
+                      .value = "N,N",
+                      .fallback = "1,2,4,8",
+                      .group = G_INPUT,
+                      .help = "Numbers of conversations that are decoded together.",
+                      .commands = BENCH},
+    [MG_OPT_CSV] = {.name = "csv",
+                    .type = MG_TYPE_FLAG,
+                    .argv_only = true,
+                    .group = G_OUTPUT,
+                    .help = "Prints a table with commas: name, unit, value, least, greatest, share "
+                            "of the limit.",
+                    .commands = BENCH},
+    [MG_OPT_PLOT] = {.name = "plot",
+                     .type = MG_TYPE_STRING,
+                     .argv_only = true,
+                     .value = "FILE.svg",
+                     .group = G_OUTPUT,
+                     .help = "Draws the figures into an SVG file as well.",
+                     .commands = BENCH},
 
     [MG_OPT_MAN] = {.name = "man",
                     .type = MG_TYPE_FLAG,

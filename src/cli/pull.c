@@ -94,21 +94,6 @@ static void note(void *user, const char *text) {
     mg_log(MG_LOG_WARN, "%s", text);
 }
 
-/* One line, cut to the terminal's width so that it can be rewritten in place. */
-static void draw(struct pull *p, const char *line, double share) {
-    enum { WIDTH = 12 };
-    char bar[WIDTH + 1], all[400];
-    size_t full = (size_t)(share * WIDTH);
-    for (size_t i = 0; i < WIDTH; i++) bar[i] = i < full ? '#' : '.';
-    bar[WIDTH] = 0;
-    struct winsize size;
-    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
-    snprintf(all, mg_min_size(sizeof all, columns), "margay: [%s] %s", bar, line);
-    fprintf(stderr, "\r\033[K%s", all);
-    fflush(stderr);
-    p->progress.drawn = true;
-}
-
 /* Bytes a second, of the last RATE_SECONDS above all. */
 static void measure(struct pull *p, uint64_t done) {
     double now = mg_clock(), since = now - p->last_time;
@@ -140,7 +125,7 @@ static void show(struct pull *p, const char *doing, uint64_t done, uint64_t tota
     snprintf(line, sizeof line, "%s%s of %s%s: %s", doing, bytes_text(have, done),
              bytes_text(all, total), speed, p->now);
     if (p->progress.tty)
-        draw(p, line, total ? (double)done / (double)total : 1);
+        mg_progress_bar(&p->progress, total ? (double)done / (double)total : 1, line);
     else
         mg_progress_say(&p->progress, "%s", line);
 }

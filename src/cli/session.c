@@ -141,6 +141,17 @@ static void say_demo(void) {
           stderr);
 }
 
+struct loading {
+    struct mg_progress *progress;
+    double begin;
+};
+
+static bool on_load(void *user, uint64_t done, uint64_t total) {
+    struct loading *l = user;
+    mg_progress_convert(l->progress, l->begin, done, total);
+    return true;
+}
+
 enum mg_status mg_session_open(struct mg_options *o, mg_engine **out, struct mg_err *err) {
     *out = NULL;
     struct mg_engine_options e;
@@ -157,6 +168,9 @@ enum mg_status mg_session_open(struct mg_options *o, mg_engine **out, struct mg_
     mg_progress_init(&p, o);
     double begin = mg_clock();
     mg_progress_say(&p, "loading %s", folder);
+    struct loading loading = {&p, begin};
+    e.load = on_load;
+    e.load_user = &loading;
     st = mg_engine_open(folder, &e, out, err);
     mg_progress_clear(&p);
     if (!st && verbose) {
@@ -202,6 +216,7 @@ void mg_session_answer_options(const struct mg_options *o, const mg_engine *engi
     a->seed = (uint64_t)seed;
     a->stop = o->value[MG_OPT_STOP].list;
     a->n_stop = o->value[MG_OPT_STOP].n_list;
+    a->draft = (int)mg_opt_int(o, MG_OPT_DRAFT, 0);
     a->ignore_end = mg_opt_flag(o, MG_OPT_IGNORE_EOS, false);
     a->no_loop_check = !mg_opt_flag(o, MG_OPT_LOOP_CHECK, true);
 }

@@ -59,6 +59,11 @@ struct mg_progress {
 void mg_progress_init(struct mg_progress *p, const struct mg_options *o);
 void mg_progress_say(struct mg_progress *p, const char *fmt, ...) MG_PRINTF(2, 3);
 void mg_progress_event(struct mg_progress *p, const struct mg_event *event);
+/* A bar and a line on a terminal, cut to its width so that it can be rewritten in place. */
+void mg_progress_bar(struct mg_progress *p, double share, const char *line);
+/* Bytes written of a conversion, with the time left; a line now and then when not on a terminal.
+ * `begin`: clock of its beginning. */
+void mg_progress_convert(struct mg_progress *p, double begin, uint64_t done, uint64_t total);
 void mg_progress_clear(struct mg_progress *p);
 
 /* One answer, streamed to stdout when `stream`. A closed or full stdout stops it: `err` then says

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum mode { MODE_END, MODE_CANCEL, MODE_WAKE };
@@ -179,4 +180,36 @@ void mg_progress_event(struct mg_progress *p, const struct mg_event *event) {
             event->total, unit[event->stage]);
     fflush(stderr);
     p->drawn = true;
+}
+
+void mg_progress_bar(struct mg_progress *p, double share, const char *line) {
+    enum { WIDTH = 12 };
+    char bar[WIDTH + 1], all[400];
+    size_t full = (size_t)(share * WIDTH);
+    for (size_t i = 0; i < WIDTH; i++) bar[i] = i < full ? '#' : '.';
+    bar[WIDTH] = 0;
+    struct winsize size;
+    size_t columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
+    snprintf(all, mg_min_size(sizeof all, columns), "margay: [%s] %s", bar, line);
+    fprintf(stderr, "\r\033[K%s", all);
+    fflush(stderr);
+    p->drawn = true;
+}
+
+void mg_progress_convert(struct mg_progress *p, double begin, uint64_t done, uint64_t total) {
+    double now = mg_clock(), took = now - begin, share = total ? (double)done / (double)total : 1;
+    if (!p->on || now - p->last < (p->tty ? 0.1 : 10)) return;
+    if (!p->tty && p->last == 0) { /* the first line only when it takes a while */
+        p->last = now;
+        return;
+    }
+    p->last = now;
+    char line[160];
+    snprintf(line, sizeof line, "converting: %llu of %llu MB, %.0f s left",
+             (unsigned long long)(done / 1000000), (unsigned long long)(total / 1000000),
+             share > 0 ? took / share - took : 0);
+    if (p->tty)
+        mg_progress_bar(p, share, line);
+    else
+        mg_progress_say(p, "%s", line);
 }

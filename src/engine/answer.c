@@ -10,8 +10,11 @@
 #include "engine/loop.h"
 #include "engine/stop.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_PADDING_IDS 1024
 
 void mg_answer_options_init(struct mg_answer_options *o) {
     *o = (struct mg_answer_options){.max_tokens = 512, .top_p = 1, .repetition_penalty = 1};
@@ -35,21 +38,51 @@ enum mg_status mg_chat_prefill(struct mg_chat *chat, const struct layout *l, siz
             return mg_fail(err, MG_ERR_CANCELLED, "cancelled", "stopped on request");
         size_t m = mg_min_size(e->options.prefill_chunk, l->n - at);
         for (size_t i = 0; i < m; i++) e->row[i] = mg_layout_row(chat, l, at + i);
+        struct mg_span span = {&chat->kv, m};
         enum mg_status status =
-            mg_decoder_pass(e->model, &e->compute, &e->work, &chat->kv, e->row, m, err);
+            mg_decoder_pass(e->model, &e->compute, &e->work, &span, 1, e->row, m, err);
         if (status != MG_OK) return status;
         for (size_t i = 0; i < m; i++) chat->kv_id[at + i] = mg_layout_identity(l, at + i);
         at += m;
     }
+    chat->next_pos = l->next_pos;
     return MG_OK;
 }
 
-enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struct mg_err *err) {
+enum mg_status mg_chat_feed(struct mg_chat *chat, const int32_t *id, size_t n, int32_t pos,
+                            struct mg_err *err) {
     mg_engine *e = chat->engine;
-    struct mg_row row = {.id = id, .pos = {pos, pos, pos}};
+    struct mg_span span = {&chat->kv, n};
+    for (size_t i = 0; i < n; i++) {
+        int32_t at = pos + (int32_t)i;
+        e->row[i] = (struct mg_row){.id = id[i], .pos = {at, at, at}};
+    }
     enum mg_status status =
-        mg_decoder_pass(e->model, &e->compute, &e->work, &chat->kv, &row, 1, err);
-    if (status == MG_OK) chat->kv_id[chat->kv.n - 1] = id;
+        mg_decoder_pass(e->model, &e->compute, &e->work, &span, 1, e->row, n, err);
+    for (size_t i = 0; i < n && status == MG_OK; i++) chat->kv_id[chat->kv.n - n + i] = id[i];
+    if (status == MG_OK) chat->next_pos = pos + (int32_t)n;
+    return status;
+}
+
+enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struct mg_err *err) {
+    return mg_chat_feed(chat, &id, 1, pos, err);
+}
+
+/* Ids that can come out: all, but for the padding behind the tokenizer's that a vocabulary's size
+ * is rounded up with. */
+static size_t useful_ids(const mg_engine *e) {
+    size_t all = e->model->config.text.n_vocab, n = mg_tokenizer_n(e->tokenizer);
+    return e->model->packed && all - n <= MAX_PADDING_IDS ? n : all;
+}
+
+enum mg_status mg_chat_top(struct mg_chat *chat, size_t n, int32_t *id, struct mg_err *err) {
+    mg_engine *e = chat->engine;
+    enum mg_status status = mg_decoder_top(e->model, &e->compute, &e->work, e->work.last + 1 - n, n,
+                                           useful_ids(e), e->logits, id, err);
+    for (size_t i = 0; i < n && status == MG_OK; i++)
+        if (id[i] < 0)
+            status = mg_fail(err, MG_ERR_NUMERIC, "logits_not_finite",
+                             "the model gave a logit that is not a finite number");
     return status;
 }
 
@@ -81,6 +114,10 @@ struct run {
     size_t stage_done;
     size_t picture, n_picture; /* vision: which of how many new ones */
     bool stopped;              /* the caller's event said so */
+    bool plain;       /* greedy without penalties: the likeliest token is all that matters */
+    size_t max_draft; /* tokens to guess at most; 0: no drafts */
+    int32_t ahead[MG_MAX_TOP]; /* tokens that are decided, but not said yet */
+    size_t n_ahead, next_ahead;
 };
 
 /* Asked between layers: the cancel flag only, so that it costs nothing; vision also reports
@@ -146,12 +183,21 @@ static enum mg_status look(struct run *r, struct mg_err *err) {
     return MG_OK;
 }
 
+/* The token after the prompt is decided with it. */
+static enum mg_status first_token(struct run *r, struct mg_err *err) {
+    mg_engine *e = r->chat->engine;
+    r->n_ahead = 1;
+    if (r->plain) return mg_chat_top(r->chat, 1, r->ahead, err);
+    enum mg_status status = mg_chat_logits(r->chat, err);
+    return status == MG_OK ? mg_sampler_pick(e->sampler, e->logits, r->ahead, err) : status;
+}
+
 static enum mg_status read_prompt(struct run *r, size_t cached, struct mg_err *err) {
     double start = mg_clock();
     r->stage = MG_STAGE_PREFILL;
     mg_kv_cut(&r->chat->kv, cached);
     enum mg_status status = mg_chat_prefill(r->chat, &r->layout, cached, report_prefill, r, err);
-    if (status == MG_OK) status = mg_chat_logits(r->chat, err);
+    if (status == MG_OK) status = first_token(r, err);
     r->answer->prefill_ms = (mg_clock() - start) * 1e3;
     return status;
 }
@@ -197,22 +243,59 @@ static void finish(struct run *r, const char *reason, const char *detail) {
     r->answer->stop_detail = detail;
 }
 
-/* The answer's tokens; the logits of the prompt's last token are there. */
+/* A draft ends before a token that has no business in an answer. */
+static size_t draft(struct run *r, int32_t *out, size_t most) {
+    size_t n = mg_draft_propose(&r->chat->engine->draft, out, most);
+    for (size_t i = 0; i < n; i++)
+        if (mg_tokenizer_is_special(r->chat->engine->tokenizer, out[i])) return i;
+    return n;
+}
+
+/* Computes on from `token`, which was just said as the answer's n-th: the next token and, as far as
+ * a draft was right, those after it. */
+static enum mg_status step(struct run *r, int32_t token, size_t left, struct mg_err *err) {
+    mg_chat *chat = r->chat;
+    mg_engine *e = chat->engine;
+    int32_t pos = r->layout.next_pos + (int32_t)chat->answer_ids.n - 1, feed[MG_MAX_TOP];
+    size_t before = chat->kv.n, n = 0, right = 0;
+    feed[0] = token;
+    if (r->max_draft && left > 1) n = draft(r, feed + 1, mg_min_size(r->max_draft, left - 1));
+    enum mg_status status = mg_chat_feed(chat, feed, n + 1, pos, err);
+    r->next_ahead = 0;
+    r->n_ahead = 1;
+    r->answer->passes++;
+    if (status != MG_OK) return status;
+    if (!r->plain) {
+        status = mg_chat_logits(chat, err);
+        return status == MG_OK ? mg_sampler_pick(e->sampler, e->logits, r->ahead, err) : status;
+    }
+    status = mg_chat_top(chat, n + 1, r->ahead, err);
+    if (status != MG_OK) return status;
+    while (right < n && r->ahead[right] == feed[right + 1]) right++;
+    mg_draft_learn(&e->draft, n, right);
+    r->n_ahead = right + 1;
+    chat->kv.n = before + 1 + right; /* wrong guesses are written over */
+    chat->next_pos = pos + 1 + (int32_t)right;
+    r->answer->drafted_tokens += n;
+    r->answer->accepted_tokens += right;
+    return MG_OK;
+}
+
+/* The answer's tokens; the first one is decided. */
 static enum mg_status generate(struct run *r, struct mg_err *err) {
     mg_chat *chat = r->chat;
     mg_engine *e = chat->engine;
     size_t room = e->options.context - r->layout.n, most = mg_min_size(r->o->max_tokens, room);
     finish(r, "length", NULL);
     while (chat->answer_ids.n < most) {
-        int32_t token;
-        enum mg_status status = mg_sampler_pick(e->sampler, e->logits, &token, err);
-        if (status != MG_OK) return status;
+        int32_t token = r->ahead[r->next_ahead++];
         if (is_end(r, token)) {
             finish(r, "stop", "end_token");
             return MG_OK;
         }
         bool stopped = false;
-        if (!mg_ids_add(&chat->answer_ids, token) || !add_text(r, token, &stopped))
+        if (!mg_ids_add(&chat->answer_ids, token) || !add_text(r, token, &stopped) ||
+            (r->max_draft && !mg_draft_say(&e->draft, token)))
             return mg_fail_memory(err, "answer");
         if (stopped) {
             finish(r, "stop", "stop_string");
@@ -223,13 +306,20 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
             finish(r, "stop", "repetition");
             return MG_OK;
         }
-        if (chat->answer_ids.n == most) return MG_OK;
-        int32_t pos = r->layout.next_pos + (int32_t)chat->answer_ids.n - 1;
-        status = mg_chat_step(chat, token, pos, err);
-        if (status == MG_OK) status = mg_chat_logits(chat, err);
+        size_t left = most - chat->answer_ids.n;
+        if (left == 0 || r->next_ahead < r->n_ahead) continue;
+        enum mg_status status = step(r, token, left, err);
         if (status != MG_OK) return status;
     }
     return MG_OK;
+}
+
+/* Drafts pay where a pass waits for memory: not in the reference kernels. */
+static size_t most_drafts(const struct run *r) {
+    const mg_engine *e = r->chat->engine;
+    size_t most = e->model->packed ? MG_MAX_TOP - 1 : 7; /* products of up to 8 rows are alike */
+    if (!r->plain || r->o->draft < 0 || e->features.tier == MG_TIER_REF) return 0;
+    return r->o->draft ? mg_min_size((size_t)r->o->draft, most) : mg_min_size(8, most);
 }
 
 static enum mg_status open_run(struct run *r, struct mg_err *err) {
@@ -240,7 +330,14 @@ static enum mg_status open_run(struct run *r, struct mg_err *err) {
         status = mg_fail(err, MG_ERR_ARGUMENT, "", "nothing to answer: the conversation is empty");
     if (status == MG_OK) status = mg_layout_make(r->chat, &r->layout, err);
     if (status == MG_OK) status = check_context(r, err);
-    if (status == MG_OK) mg_sampler_prompt(e->sampler, r->layout.prompt.ids.id, r->layout.n);
+    if (status != MG_OK) return status;
+    const struct mg_answer_options *o = r->o;
+    mg_sampler_prompt(e->sampler, r->layout.prompt.ids.id, r->layout.n);
+    r->plain = o->temperature < 1e-5f && o->repetition_penalty == 1 && o->presence_penalty == 0 &&
+               o->frequency_penalty == 0;
+    r->max_draft = most_drafts(r);
+    if (r->max_draft && !mg_draft_begin(&e->draft, r->layout.prompt.ids.id, r->layout.n))
+        status = mg_fail_memory(err, "draft");
     return status;
 }
 

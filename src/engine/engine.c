@@ -131,13 +131,14 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     status = check_tokenizer(e, err);
     if (status == MG_OK) status = set_patch_config(e, err);
     if (status != MG_OK) return status;
+    size_t rows = mg_max_size(e->options.prefill_chunk, MG_MAX_TOP);
     mg_kernels_init(&e->kernels, &e->features);
     status = mg_compute_open(&e->compute, &e->kernels, e->pool, e->mode, err);
     if (status == MG_OK)
-        status = mg_decoder_work_open(&e->work, e->model, e->options.prefill_chunk, err);
+        status = mg_decoder_work_open(&e->work, e->model, rows, err);
     if (status != MG_OK) return status;
     size_t n_vocab = e->model->config.text.n_vocab;
-    e->row = mg_alloc_zero(e->options.prefill_chunk, sizeof *e->row);
+    e->row = mg_alloc_zero(rows, sizeof *e->row);
     e->logits = mg_alloc_zero(n_vocab, sizeof *e->logits);
     if (!e->row || !e->logits) return mg_fail_memory(err, "engine");
     return mg_sampler_open(n_vocab, &e->sampler, err);
@@ -161,6 +162,7 @@ enum mg_status mg_engine_open(const char *folder, const struct mg_engine_options
 void mg_engine_close(mg_engine *e) {
     if (!e) return;
     mg_sampler_close(e->sampler);
+    mg_draft_free(&e->draft);
     free(e->row);
     free(e->logits);
     mg_decoder_work_close(&e->work);

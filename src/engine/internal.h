@@ -11,6 +11,7 @@
 
 #include "base/io.h"
 #include "cpu/topology.h"
+#include "engine/draft.h"
 #include "engine/sampler.h"
 #include "image/patches.h"
 #include "image/prune.h"
@@ -32,6 +33,7 @@ struct mg_engine {
     struct mg_decoder_work work;         /* of prefill_chunk rows */
     struct mg_row *row;                  /* [prefill_chunk] rows of the pass being made */
     float *logits;                       /* [n_vocab] */
+    struct mg_draft draft;               /* of the answer being generated */
     struct mg_sampler *sampler;          /* made for n_vocab, reset per answer */
     struct mg_engine_options options;    /* defaults filled in */
     struct mg_patch_config patch_config; /* pixel limits of the options applied */
@@ -78,7 +80,8 @@ struct mg_chat {
     struct chat_image *image; /* [n_image], owned */
     size_t n_image, cap_image;
     struct mg_kv kv;
-    int64_t *kv_id; /* [kv.capacity] identity of each token in kv, see mg_layout_identity */
+    int32_t next_pos; /* position of the token that comes after those in kv */
+    int64_t *kv_id;   /* [kv.capacity] identity of each token in kv, see mg_layout_identity */
     struct mg_buf answer_text; /* of the last answer */
     struct mg_ids answer_ids;
     atomic_bool cancel;
@@ -113,8 +116,13 @@ enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patch
 typedef bool mg_progress_fn(void *user, size_t done, size_t total);
 enum mg_status mg_chat_prefill(struct mg_chat *chat, const struct layout *l, size_t from,
                                mg_progress_fn *progress, void *user, struct mg_err *err);
+/* n (1 .. MG_MAX_TOP) tokens one after another, the first at position pos. */
+enum mg_status mg_chat_feed(struct mg_chat *chat, const int32_t *id, size_t n, int32_t pos,
+                            struct mg_err *err);
 /* One generated token, at position pos. */
 enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struct mg_err *err);
+/* The likeliest token after each of the last n tokens of the last pass. */
+enum mg_status mg_chat_top(struct mg_chat *chat, size_t n, int32_t *id, struct mg_err *err);
 /* Logits after the last token, in engine->logits; checked to be finite. */
 enum mg_status mg_chat_logits(struct mg_chat *chat, struct mg_err *err);
 

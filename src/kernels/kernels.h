@@ -6,8 +6,7 @@
  * shapes alone.
  *
  * A row of a matrix product has the same bits beside any other rows: in `ref` always, in the x86
- * tiers among all m <= 8 and among all m > 8. The same holds for a row of attention in any chunk of
- * the prompt, few rows there being n_q * n_head / n_head_kv <= 8.
+ * tiers among all m <= 8 and among all m > 8, with packed weights always.
  *
  * x86: avx2 and avx512 multiply in f32 in both modes; bf16 uses vdpbf16ps in MG_MODE_BF16 except on
  * Intel, where it has half the rate of the f32 multiply-add (Emerald Rapids: 88 against 177 GFLOP/s
@@ -83,14 +82,39 @@ struct mg_packed_matmul {
     size_t m;
 };
 
+/* Keys and values of one head, as mg_kernels.store_kv lays them out: a line of 64 bytes is 16
+ * positions (keys) or 16 dimensions (values), so that both products of attention run along lines,
+ * one query row or many.
+ *   F32:   keys [n/16][d][16]           values [n][dv]
+ *   BF16:  keys [n/16][d/2][16][2]      values [n/2][dv][2]       dv = d up to a multiple of 16
+ * Room for whole blocks of MG_KV_BLOCK positions must be there; what lies behind the last position
+ * is never used. head_dim is even. */
+enum { MG_KV_BLOCK = 32 };
+static inline size_t mg_kv_width(size_t d) {
+    return (d + 15) / 16 * 16;
+}
+/* Elements of the keys, and of the values, of a head with room for n positions. */
+static inline size_t mg_kv_room(size_t n, size_t d) {
+    return (n + MG_KV_BLOCK - 1) / MG_KV_BLOCK * MG_KV_BLOCK * mg_kv_width(d);
+}
+/* Places of position p and dimension j. */
+static inline size_t mg_kv_key_place(enum mg_dtype type, size_t d, size_t p, size_t j) {
+    return type == MG_BF16 ? (p / 16 * (d / 2) + j / 2) * 32 + p % 16 * 2 + j % 2
+                           : (p / 16 * d + j) * 16 + p % 16;
+}
+static inline size_t mg_kv_value_place(enum mg_dtype type, size_t d, size_t p, size_t j) {
+    return type == MG_BF16 ? p / 2 * 2 * mg_kv_width(d) + j * 2 + p % 2 : p * mg_kv_width(d) + j;
+}
+
 /* out[i][h*head_dim ..] = softmax(scale * q k^T) v for query rows i and heads h; head h reads
  * key/value head h / (n_head / n_head_kv). Row i sees keys 0 .. n_kv-1, or when causal 0 ..
- * first_pos + i. Exact softmax in f32 (the row's maximum is subtracted). */
+ * first_pos + i. The softmax is exact, in f32; tier bf16 off Intel rounds q * scale and the weights
+ * of the values to bf16 when the keys are. A row's bits are the same in any chunk of the prompt. */
 struct mg_attention {
     const float *q; /* row i at q + i*ldq, head h at + h*head_dim */
     size_t ldq;
-    const void *k, *v; /* row p of head g at + g*head_stride_kv + p*ldkv, elements of kv_type */
-    size_t ldkv, head_stride_kv;
+    const void *k, *v;     /* head g at + g*head_stride_kv elements, 64-byte aligned */
+    size_t head_stride_kv; /* a multiple of 32 */
     enum mg_dtype kv_type; /* F32 or BF16 */
     size_t n_head, n_head_kv, head_dim;
     size_t n_q, n_kv;
@@ -126,6 +150,10 @@ struct mg_kernels {
     size_t (*packed_scratch)(const struct mg_packed_matmul *op); /* bytes per thread */
     void (*packed_matmul)(const struct mg_packed_matmul *op, size_t task, void *scratch);
 
+    /* Puts the key k[d] and the value v[d] of one head into their places for position pos. Any
+     * positions of a head may be stored by different threads at once. */
+    void (*store_kv)(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
+                     void *values, size_t pos);
     /* Attention is cut into tasks of (head group, block of query rows). */
     size_t (*attention_tasks)(const struct mg_attention *op);
     size_t (*attention_scratch)(const struct mg_attention *op);

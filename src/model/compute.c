@@ -143,18 +143,32 @@ size_t mg_compute_top_tasks(const struct mg_compute *c, const struct mg_linear *
 struct attention_job {
     struct mg_compute *c;
     const struct mg_attention *op;
+    size_t n_op;
 };
 
 static void run_attention_task(void *arg, size_t task, size_t thread) {
     struct attention_job *job = arg;
-    job->c->kernels->attention(job->op, task, job->c->scratch[thread]);
+    const struct mg_kernels *k = job->c->kernels;
+    for (size_t i = 0; i < job->n_op; i++) {
+        size_t n = k->attention_tasks(&job->op[i]);
+        if (task < n) {
+            k->attention(&job->op[i], task, job->c->scratch[thread]);
+            return;
+        }
+        task -= n;
+    }
 }
 
-enum mg_status mg_compute_attention(struct mg_compute *c, const struct mg_attention *op,
+enum mg_status mg_compute_attention(struct mg_compute *c, const struct mg_attention *op, size_t n,
                                     struct mg_err *err) {
-    struct attention_job job = {c, op};
-    if (reserve_scratch(c, c->kernels->attention_scratch(op), err) != MG_OK) return MG_ERR_MEMORY;
-    mg_pool_run(c->pool, run_attention_task, &job, c->kernels->attention_tasks(op));
+    struct attention_job job = {c, op, n};
+    size_t n_task = 0, scratch = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_task += c->kernels->attention_tasks(&op[i]);
+        scratch = mg_max_size(scratch, c->kernels->attention_scratch(&op[i]));
+    }
+    if (reserve_scratch(c, scratch, err) != MG_OK) return MG_ERR_MEMORY;
+    mg_pool_run(c->pool, run_attention_task, &job, n_task);
     return MG_OK;
 }
 

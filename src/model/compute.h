@@ -87,7 +87,8 @@ enum mg_status mg_compute_linear(struct mg_compute *c, const struct mg_linear *l
 /* Entries of `top` a row for a packed matrix and m rows. */
 size_t mg_compute_top_tasks(const struct mg_compute *c, const struct mg_linear *l, size_t m);
 
-enum mg_status mg_compute_attention(struct mg_compute *c, const struct mg_attention *op,
+/* n independent ones as one job. */
+enum mg_status mg_compute_attention(struct mg_compute *c, const struct mg_attention *op, size_t n,
                                     struct mg_err *err);
 
 /* fn over rows [0, m) in blocks; fn works on [row0, row1). Small m runs on the caller. */

@@ -42,7 +42,8 @@ void mg_decoder_work_close(struct mg_decoder_work *w) {
 struct pass {
     const struct mg_model *model;
     struct mg_decoder_work *w;
-    struct mg_kv *kv;
+    const struct mg_span *span;
+    size_t n_span;
     const struct mg_row *row;
     size_t m, layer;
     const float *norm_weight;   /* of the norm being taken */
@@ -70,32 +71,24 @@ static void norm_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     mg_prepare_rows(c, p->to, norm, p->w->ldx, &p->w->in, row0, row1);
 }
 
-static void store_head(const struct mg_compute *c, const struct mg_kv *kv, void *head0, size_t head,
-                       size_t at, const float *value) {
-    size_t offset = head * kv->head_stride + at * kv->head_dim;
-    if (kv->type == MG_BF16)
-        c->kernels->to_bf16(value, (uint16_t *)head0 + offset, kv->head_dim);
-    else
-        memcpy((float *)head0 + offset, value, kv->head_dim * sizeof *value);
-}
-
 /* q and k: norm per head, rotary; then k and v into the conversation. */
 static void head_rows(const struct mg_compute *c, void *arg, size_t row0, size_t row1) {
     struct pass *p = arg;
     const struct mg_text_config *t = &p->model->config.text;
     const struct mg_decoder_layer *l = &p->model->layer[p->layer];
-    size_t d = t->head_dim, half = d / 2;
+    size_t d = t->head_dim, half = d / 2, first = 0; /* row of the span */
+    const struct mg_span *span = p->span;
     for (size_t i = row0; i < row1; i++) {
+        while (i - first >= span->n) first += span++->n;
         float *q = p->w->qkv + i * p->w->ldqkv, *k = q + t->n_head * d, *v = k + t->n_head_kv * d;
         c->kernels->rms_norm(q, d, l->q_norm, t->norm_eps, q, d, t->n_head, d);
         c->kernels->rms_norm(k, d, l->k_norm, t->norm_eps, k, d, t->n_head_kv, d);
         /* q and k lie side by side */
         c->kernels->rope(q, p->w->ldqkv, 1, t->n_head + t->n_head_kv, d, p->w->cos + i * half,
                          p->w->sin + i * half);
-        for (size_t h = 0; h < t->n_head_kv; h++) {
-            store_head(c, p->kv, mg_kv_keys(p->kv, p->layer), h, p->kv->n + i, k + h * d);
-            store_head(c, p->kv, mg_kv_values(p->kv, p->layer), h, p->kv->n + i, v + h * d);
-        }
+        for (size_t h = 0; h < t->n_head_kv; h++)
+            mg_kv_store(span->kv, c->kernels, p->layer, h, span->kv->n + i - first, k + h * d,
+                        v + h * d);
     }
 }
 
@@ -131,24 +124,28 @@ static enum mg_status attention(struct mg_compute *c, struct pass *p, struct mg_
     enum mg_status status = mg_compute_products(c, qkv, l->n_qkv, err);
     if (status != MG_OK) return status;
     mg_compute_rows(c, head_rows, p, p->m);
-    struct mg_attention att = {.q = w->qkv,
-                               .ldq = w->ldqkv,
-                               .k = mg_kv_keys(p->kv, p->layer),
-                               .v = mg_kv_values(p->kv, p->layer),
-                               .ldkv = t->head_dim,
-                               .head_stride_kv = p->kv->head_stride,
-                               .kv_type = p->kv->type,
-                               .n_head = t->n_head,
-                               .n_head_kv = t->n_head_kv,
-                               .head_dim = t->head_dim,
-                               .n_q = p->m,
-                               .n_kv = p->kv->n + p->m,
-                               .causal = true,
-                               .first_pos = p->kv->n,
-                               .scale = 1.0f / sqrtf((float)t->head_dim),
-                               .out = w->att,
-                               .ldo = w->ldatt};
-    status = mg_compute_attention(c, &att, err);
+    struct mg_attention att[MG_MAX_SPAN];
+    size_t first = 0;
+    for (size_t i = 0; i < p->n_span; first += p->span[i++].n) {
+        const struct mg_kv *kv = p->span[i].kv;
+        att[i] = (struct mg_attention){.q = w->qkv + first * w->ldqkv,
+                                       .ldq = w->ldqkv,
+                                       .k = mg_kv_keys(kv, p->layer),
+                                       .v = mg_kv_values(kv, p->layer),
+                                       .head_stride_kv = kv->head_stride,
+                                       .kv_type = kv->type,
+                                       .n_head = t->n_head,
+                                       .n_head_kv = t->n_head_kv,
+                                       .head_dim = t->head_dim,
+                                       .n_q = p->span[i].n,
+                                       .n_kv = kv->n + p->span[i].n,
+                                       .causal = true,
+                                       .first_pos = kv->n,
+                                       .scale = 1.0f / sqrtf((float)t->head_dim),
+                                       .out = w->att + first * w->ldatt,
+                                       .ldo = w->ldatt};
+    }
+    status = mg_compute_attention(c, att, p->n_span, err);
     if (status != MG_OK) return status;
     mg_compute_prepare(c, &l->o, w->att, w->ldatt, &w->in, p->m);
     return mg_compute_linear(c, &l->o, &w->in, p->m, w->x, w->ldx, MG_EPI_ADD, err);
@@ -171,15 +168,30 @@ static enum mg_status mlp(struct mg_compute *c, struct pass *p, struct mg_err *e
     return mg_compute_linear(c, &l->down, &w->in, p->m, w->x, w->ldx, MG_EPI_ADD, err);
 }
 
+static enum mg_status check_room(const struct mg_span *span, size_t n_span, size_t m, size_t rows,
+                                 struct mg_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_span; i++) {
+        const struct mg_kv *kv = span[i].kv;
+        if (span[i].n > kv->capacity - kv->n)
+            return mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
+                           "%zu more tokens don't fit: %zu of %zu places are taken", span[i].n,
+                           kv->n, kv->capacity);
+        n += span[i].n;
+    }
+    if (m == 0 || m > rows || n != m || n_span > MG_MAX_SPAN)
+        return mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
+                       "a pass of %zu rows in %zu conversations; at most %zu in %d", m, n_span,
+                       rows, MG_MAX_SPAN);
+    return MG_OK;
+}
+
 enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
-                               struct mg_decoder_work *w, struct mg_kv *kv,
+                               struct mg_decoder_work *w, const struct mg_span *span, size_t n_span,
                                const struct mg_row *row, size_t m, struct mg_err *err) {
     const struct mg_text_config *t = &model->config.text;
-    if (m == 0 || m > w->rows || m > kv->capacity - kv->n)
-        return mg_fail(err, MG_ERR_CONTEXT, "context_length_exceeded",
-                       "%zu more tokens don't fit: %zu of %zu places are taken", m, kv->n,
-                       kv->capacity);
-    struct pass p = {.model = model, .w = w, .kv = kv, .row = row, .m = m};
+    if (check_room(span, n_span, m, w->rows, err) != MG_OK) return MG_ERR_CONTEXT;
+    struct pass p = {.model = model, .w = w, .span = span, .n_span = n_span, .row = row, .m = m};
     bool pictures = false;
     size_t half = t->head_dim / 2;
     for (size_t i = 0; i < m; i++) {
@@ -194,7 +206,7 @@ enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *
         if (status != MG_OK) return status;
         if (pictures) mg_compute_rows(c, deepstack_rows, &p, m);
     }
-    kv->n += m;
+    for (size_t i = 0; i < n_span; i++) span[i].kv->n += span[i].n;
     w->last = m - 1;
     return MG_OK;
 }

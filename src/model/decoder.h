@@ -41,10 +41,19 @@ enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_m
                                     size_t rows, struct mg_err *err);
 void mg_decoder_work_close(struct mg_decoder_work *w);
 
-/* Adds m rows (1 .. w->rows) to the conversation: kv->n grows by m. Afterwards w->x holds the rows
- * before the final norm. On failure (cancelled, out of memory) kv->n is as before. */
+/* Rows of a pass that belong to one conversation, one after another. */
+struct mg_span {
+    struct mg_kv *kv;
+    size_t n; /* rows, at least 1 */
+};
+#define MG_MAX_SPAN 16
+
+/* Adds m rows (1 .. w->rows) to the conversations of n_span (1 .. MG_MAX_SPAN) spans, all
+ * different, whose rows make up the m: each kv->n grows by its span's n. The weights are read once
+ * for all. Afterwards w->x holds the rows before the final norm. On failure (cancelled, out of
+ * memory) each kv->n is as before. */
 enum mg_status mg_decoder_pass(const struct mg_model *model, struct mg_compute *c,
-                               struct mg_decoder_work *w, struct mg_kv *kv,
+                               struct mg_decoder_work *w, const struct mg_span *span, size_t n_span,
                                const struct mg_row *row, size_t m, struct mg_err *err);
 
 #define MG_MAX_TOP 16

@@ -14,8 +14,10 @@ enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, 
                          .head_dim = head_dim,
                          .capacity = capacity};
     /* One more line per head, so that the heads' rows don't all fall on the same cache sets. */
-    size_t row = head_dim * mg_dtype_size(type), head_bytes, bytes;
-    if (!mg_mul_size(capacity, row, &head_bytes)) return mg_fail_memory(err, "keys and values");
+    size_t head_bytes, bytes;
+    if (!mg_mul_size(mg_round_up(capacity, MG_KV_BLOCK),
+                     mg_kv_width(head_dim) * mg_dtype_size(type), &head_bytes))
+        return mg_fail_memory(err, "keys and values");
     head_bytes = mg_round_up(head_bytes, 64) + 64;
     kv->head_stride = head_bytes / mg_dtype_size(type);
     if (!mg_mul_size(head_bytes, 2 * n_layer * n_head, &bytes))
@@ -40,10 +42,11 @@ void mg_kv_close(struct mg_kv *kv) {
 void mg_kv_cut(struct mg_kv *kv, size_t n) {
     if (n >= kv->n) return;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), size = mg_dtype_size(kv->type);
+    size_t width = mg_kv_width(kv->head_dim) * size; /* of a token, at most */
     for (size_t i = 0; i < 2 * kv->n_layer * kv->n_head; i++) {
         size_t head = i * kv->head_stride * size;
-        size_t from = mg_round_up(head + n * kv->head_dim * size, page);
-        size_t to = (head + kv->n * kv->head_dim * size) / page * page;
+        size_t from = mg_round_up(head + mg_round_up(n, 16) * width, page);
+        size_t to = mg_min_size(head + mg_round_up(kv->n, 16) * width, kv->bytes) / page * page;
         if (from < to) madvise((char *)kv->data + from, to - from, MADV_DONTNEED);
     }
     kv->n = n;
@@ -58,4 +61,11 @@ void *mg_kv_keys(const struct mg_kv *kv, size_t layer) {
 }
 void *mg_kv_values(const struct mg_kv *kv, size_t layer) {
     return tensor_at(kv, 2 * layer + 1);
+}
+
+void mg_kv_store(const struct mg_kv *kv, const struct mg_kernels *kernels, size_t layer,
+                 size_t head, size_t pos, const float *key, const float *value) {
+    size_t at = head * kv->head_stride * mg_dtype_size(kv->type);
+    kernels->store_kv(kv->type, key, value, kv->head_dim, (char *)mg_kv_keys(kv, layer) + at,
+                      (char *)mg_kv_values(kv, layer) + at, pos);
 }

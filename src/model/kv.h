@@ -1,10 +1,10 @@
 /* model/kv.h - keys and values of one conversation.
  *
- * Per layer two tensors [n_head_kv][capacity][head_dim] of f32 or bf16, in one anonymous mapping
- * that reserves address space for the whole context and takes memory only for the tokens that are
- * there:
+ * Per layer the keys and the values of each head, f32 or bf16, laid out as kernels.h says, in one
+ * anonymous mapping that reserves address space for the whole context and takes memory only for the
+ * tokens that are there:
  *
- *   layer 0: K head 0 [capacity][head_dim], K head 1 ..., V head 0 ...; layer 1: ...
+ *   layer 0: keys of head 0, of head 1 ..., values of head 0 ...; layer 1: ...
  *
  * Owned and used by the thread that runs the model.
  */
@@ -12,7 +12,7 @@
 #define MG_MODEL_KV_H
 
 #include "base/err.h"
-#include "kernels/dtype.h"
+#include "kernels/kernels.h"
 
 struct mg_kv {
     enum mg_dtype type; /* F32 or BF16 */
@@ -29,7 +29,10 @@ enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, 
 void mg_kv_close(struct mg_kv *kv);
 /* Keeps the first n tokens; the memory of the rest goes back to the system. */
 void mg_kv_cut(struct mg_kv *kv, size_t n);
-/* First element of head 0 of a layer's keys or values. */
+/* Puts the key and the value of a head [head_dim] into their places for token pos. */
+void mg_kv_store(const struct mg_kv *kv, const struct mg_kernels *kernels, size_t layer,
+                 size_t head, size_t pos, const float *key, const float *value);
+/* Of head 0 of a layer. */
 void *mg_kv_keys(const struct mg_kv *kv, size_t layer);
 void *mg_kv_values(const struct mg_kv *kv, size_t layer);
 

@@ -23,10 +23,13 @@ struct work {
     const struct mg_vision_config *config;
     size_t n, grid_h, grid_w; /* patches looked at; the whole picture's grid */
     size_t ldx, ldqkv, ldmlp, ldwide;
-    float *x;                 /* [n][ldx] residual stream */
-    float *norm;              /* [n][ldx] normed rows; also attention output */
-    struct mg_input rows;     /* [n] prepared rows; also of patches */
-    float *qkv;               /* [n][ldqkv] */
+    float *x;             /* [n][ldx] residual stream */
+    float *norm;          /* [n][ldx] normed rows; also attention output */
+    struct mg_input rows; /* [n] prepared rows; also of patches */
+    float *qkv;           /* [n][ldqkv] */
+    enum mg_dtype kv_type;
+    size_t head_stride;       /* elements */
+    void *keys, *values;      /* [n_head][head_stride], see kernels.h */
     float *mlp;               /* [MLP_ROWS][ldmlp], or merger rows [.][ldwide] */
     struct mg_input mlp_rows; /* the same, prepared */
     float *wide;              /* [MLP_ROWS][wide] merger input */
@@ -56,6 +59,11 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     w->rows.rows = mg_arena_alloc(&w->arena, mg_input_bytes(w->n, mg_max_size(dim, c->hidden)), 1);
     w->rows.xs = mg_arena_alloc(&w->arena, w->n, sizeof *w->rows.xs);
     w->qkv = mg_arena_alloc(&w->arena, w->n * w->ldqkv, sizeof(float));
+    w->kv_type = w->c->mode == MG_MODE_F32 ? MG_F32 : MG_BF16;
+    w->head_stride = mg_kv_room(w->n, 2 * half) + 32;
+    size_t kv_bytes = c->n_head * w->head_stride * mg_dtype_size(w->kv_type);
+    w->keys = mg_arena_alloc(&w->arena, kv_bytes, 1);
+    w->values = mg_arena_alloc(&w->arena, kv_bytes, 1);
     w->mlp = mg_arena_alloc(&w->arena, mlp, sizeof(float));
     w->mlp_rows.rows =
         mg_arena_alloc(&w->arena, mg_input_bytes(mlp_rows, mg_max_size(c->ffn, wide)), 1);
@@ -64,8 +72,9 @@ static enum mg_status make_work(struct work *w, struct mg_err *err) {
     w->cos = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
     w->sin = mg_arena_alloc(&w->arena, w->n * half, sizeof(float));
     w->place = mg_arena_alloc(&w->arena, w->n, sizeof *w->place);
-    if (!w->x || !w->norm || !w->rows.rows || !w->rows.xs || !w->qkv || !w->mlp ||
-        !w->mlp_rows.rows || !w->mlp_rows.xs || !w->wide || !w->cos || !w->sin || !w->place)
+    if (!w->x || !w->keys || !w->values || !w->norm || !w->rows.rows || !w->rows.xs || !w->qkv ||
+        !w->mlp || !w->mlp_rows.rows || !w->mlp_rows.xs || !w->wide || !w->cos || !w->sin ||
+        !w->place)
         return mg_fail_memory(err, "vision tower");
     return MG_OK;
 }
@@ -127,6 +136,13 @@ static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     /* q and k lie side by side: 2 * n_head heads of the row */
     c->kernels->rope(w->qkv + row0 * w->ldqkv, w->ldqkv, row1 - row0, 2 * w->config->n_head, d,
                      w->cos + row0 * (d / 2), w->sin + row0 * (d / 2));
+    size_t hidden = w->config->hidden, stride = w->head_stride * mg_dtype_size(w->kv_type);
+    for (size_t i = row0; i < row1; i++)
+        for (size_t h = 0; h < w->config->n_head; h++) {
+            const float *k = w->qkv + i * w->ldqkv + hidden + h * d;
+            c->kernels->store_kv(w->kv_type, k, k + hidden, d, (char *)w->keys + h * stride,
+                                 (char *)w->values + h * stride, i);
+        }
 }
 
 static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
@@ -139,11 +155,10 @@ static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
     mg_compute_rows(w->c, rope_rows, w, w->n);
     struct mg_attention att = {.q = w->qkv,
                                .ldq = w->ldqkv,
-                               .k = w->qkv + hidden,
-                               .v = w->qkv + 2 * hidden,
-                               .ldkv = w->ldqkv,
-                               .head_stride_kv = d,
-                               .kv_type = MG_F32,
+                               .k = w->keys,
+                               .v = w->values,
+                               .head_stride_kv = w->head_stride,
+                               .kv_type = w->kv_type,
                                .n_head = w->config->n_head,
                                .n_head_kv = w->config->n_head,
                                .head_dim = d,
@@ -152,7 +167,7 @@ static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
                                .scale = 1.0f / sqrtf((float)d),
                                .out = w->norm,
                                .ldo = w->ldx};
-    status = mg_compute_attention(w->c, &att, err);
+    status = mg_compute_attention(w->c, &att, 1, err);
     if (status != MG_OK) return status;
     mg_compute_prepare(w->c, &b->proj, w->norm, w->ldx, &w->rows, w->n);
     return mg_compute_linear(w->c, &b->proj, &w->rows, w->n, w->x, w->ldx, MG_EPI_ADD, err);

@@ -9,7 +9,7 @@ import pytest
 from program import DEMO, SAMPLES
 
 PICTURE = SAMPLES / "colour_000.png"
-COMMANDS = ["ask", "chat", "trace", "tokenize", "help", "version", "completion"]
+COMMANDS = ["ask", "chat", "trace", "tokenize", "bench", "pull", "help", "version", "completion"]
 
 
 def usage(p, *words):
@@ -30,7 +30,7 @@ def usage(p, *words):
     (["ask", "--temp", "hot", "x"], ["--temp", "number"]),
     (["ask", "--temp", "nan", "x"], ["--temp", "number"]),
     (["ask", "--top-p", "1.5", "x"], ["--top-p", "from 0 to 1"]),
-    (["ask", "--weights", "int3", "x"], ["f32|bf16"]),
+    (["ask", "--weights", "int3", "x"], ["bf16|f32"]),
     (["ask", "--background", "red", "x"], ["--background"]),
     (["ask", "x", "-m"], ["-m", "needs a value", "FOLDER"]),
     (["ask", "-m", "", "x"], ["-m is empty"]),

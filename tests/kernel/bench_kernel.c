@@ -1,12 +1,14 @@
 /* tests/kernel/bench_kernel.c - how far the kernels are from what this machine can do, in one run.
  *
- * Peaks are measured here, between the rows (single-threaded): f32 multiply-add and vdpbf16ps in
- * registers, reading of 512 MB with prefetch. Each row prints the median of up to RUNS shares of
- * the peak measured right before, since neighbours on a virtual machine change the clock, and the
- * best rate over the best peak. Not a test: `ninja bench_kernel && tests/kernel/bench_kernel`.
- *   bench_kernel [seconds per row, default 0.4] [word that a row's name must contain]
+ * Peaks are measured here, between the rows (single-threaded), by the loops of kernels/limits.h:
+ * one instruction in registers, reading of 512 MB with prefetch. Each row prints the median of up
+ * to RUNS shares of the peak measured right before, since neighbours on a virtual machine change
+ * the clock, and the best rate over the best peak. Not a test: `ninja bench_kernel &&
+ * tests/kernel/bench_kernel`. bench_kernel [seconds per row, default 0.4] [word that a row's name
+ * must contain]
  */
 #include "kernels/kernels.h"
+#include "kernels/limits.h"
 
 #include "base/mem.h"
 
@@ -15,11 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#if !defined(__x86_64__)
-int main(void) { return puts("x86-64 only") < 0; }
-#else
-#include <immintrin.h>
 
 static double seconds_per_row = 0.4;
 static const char *only;
@@ -42,94 +39,51 @@ static double median(double *v, size_t n) {
     return v[n / 2];
 }
 
-/* --- peaks */
-__attribute__((target("avx512f"))) static double fma512(void) {
-    __m512 a[16], m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(1e-3f);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps((float)i);
-    double t = now();
-    for (int n = 0; n < 400000; n++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) a[i] = _mm512_fmadd_ps(a[i], m, c);
-        __asm__ volatile("" : "+v"(m));
-    }
-    t = now() - t;
-#pragma GCC unroll 16
-    for (int i = 1; i < 16; i++) a[0] = _mm512_add_ps(a[0], a[i]);
-    volatile float sink = _mm512_cvtss_f32(a[0]);
-    (void)sink;
-    return 400000.0 * 16 * 32 / t * 1e-9;
-}
+/* --- peaks, by the loops of kernels/limits.h */
+static struct mg_limit_set limits; /* of the tier being measured */
 
-__attribute__((target("avx2,fma"))) static double fma256(void) {
-    __m256 a[12], m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(1e-3f);
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; i++) a[i] = _mm256_set1_ps((float)i);
-    double t = now();
-    for (int n = 0; n < 400000; n++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) a[i] = _mm256_fmadd_ps(a[i], m, c);
-        __asm__ volatile("" : "+x"(m));
+/* GFLOP/s of the tier's best instruction of a kind; the loops are in order of the tiers. */
+static double loop_peak(enum mg_limit kind) {
+    enum { ROUNDS = 400000 };
+    double best = 0;
+    for (size_t i = limits.n_loop; i-- > 0 && best == 0;) {
+        if (limits.loop[i].kind != kind) continue;
+        double t = now(), operations = limits.loop[i].run(ROUNDS);
+        best = operations / (now() - t) * 1e-9;
     }
-    t = now() - t;
-#pragma GCC unroll 12
-    for (int i = 1; i < 12; i++) a[0] = _mm256_add_ps(a[0], a[i]);
-    volatile float sink = _mm256_cvtss_f32(a[0]);
-    (void)sink;
-    return 400000.0 * 12 * 16 / t * 1e-9;
-}
-
-__attribute__((target("avx512f,avx512bf16"))) static double dot512(void) {
-    __m512 a[16];
-    __m512bh m = (__m512bh)_mm512_set1_epi32(0x3f003f00),
-             c = (__m512bh)_mm512_set1_epi32(0x3f013f02);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps((float)i);
-    double t = now();
-    for (int n = 0; n < 400000; n++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) a[i] = _mm512_dpbf16_ps(a[i], m, c);
-        __asm__ volatile("" : "+v"(m));
-    }
-    t = now() - t;
-#pragma GCC unroll 16
-    for (int i = 1; i < 16; i++) a[0] = _mm512_add_ps(a[0], a[i]);
-    volatile float sink = _mm512_cvtss_f32(a[0]);
-    (void)sink;
-    return 400000.0 * 16 * 64 / t * 1e-9;
+    return best;
 }
 
 enum { BIG = 512 << 20 };
 static char *big; /* BIG bytes, written once */
 
-/* GB/s of one pass of the kind that reads best here; distance: of the prefetch, 0 none. */
-__attribute__((target("avx2"))) static double read_once(size_t distance) {
-    __m256i s[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
-    double t = now();
-    for (size_t at = 0; at < BIG; at += 256) {
-        if (distance) {
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) _mm_prefetch(big + at + distance + 64 * i, _MM_HINT_T0);
-        }
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++)
-            s[i] = _mm256_xor_si256(s[i], _mm256_load_si256((const __m256i *)(big + at) + i));
+static size_t reader; /* the one of the set that reads fastest here */
+
+/* GB/s of the best of a few distances. */
+static double read_by(size_t which) {
+    static const size_t distance[] = {0, 2048, 4096, 8192};
+    double best = 0;
+    for (size_t i = 0; i < 4; i++) {
+        double t = now();
+        volatile uint64_t sink = limits.reader[which].run(big, BIG, distance[i]);
+        best = fmax(best, BIG / (now() - t) * 1e-9);
+        (void)sink;
     }
-    t = now() - t;
-#pragma GCC unroll 8
-    for (int i = 1; i < 8; i++) s[0] = _mm256_xor_si256(s[0], s[i]);
-    volatile int sink = _mm256_extract_epi32(s[0], 0);
-    (void)sink;
-    return BIG / t * 1e-9;
+    return best;
 }
 
 static double read_peak(void) {
-    static const size_t distance[] = {0, 2048, 4096, 8192};
+    return read_by(reader);
+}
+
+static void pick_reader(void) {
     double best = 0;
-    for (size_t i = 0; i < 4; i++) best = fmax(best, read_once(distance[i]));
-    return best;
+    for (size_t r = 0; r < limits.n_reader; r++) {
+        double rate = read_by(r);
+        if (rate <= best) continue;
+        best = rate;
+        reader = r;
+    }
 }
 
 /* --- rows */
@@ -137,8 +91,7 @@ static struct mg_kernels table;
 static enum mg_tier tier;
 
 static double compute_peak(bool dot) {
-    if (dot) return dot512();
-    return tier >= MG_TIER_AVX512 ? fma512() : fma256();
+    return loop_peak(dot ? MG_LIMIT_BF16 : MG_LIMIT_F32);
 }
 
 static float *randoms(size_t n) {
@@ -147,7 +100,9 @@ static float *randoms(size_t n) {
     return x;
 }
 
-static bool skip(const char *name) { return only && !strstr(name, only); }
+static bool skip(const char *name) {
+    return only && !strstr(name, only);
+}
 
 enum { RUNS = 64 };
 
@@ -231,25 +186,30 @@ static void bench_attention(const char *name, size_t heads, size_t heads_kv, siz
     char label[80];
     snprintf(label, sizeof label, "attention %s %zux%zux%zu", name, n, heads, d);
     if (skip(label)) return;
-    size_t ld = (heads + 2 * heads_kv) * d;
-    float *qkv = randoms(n * ld), *out = randoms(n * heads * d);
-    struct mg_attention op = {qkv,
-                              ld,
-                              qkv + heads * d,
-                              qkv + (heads + heads_kv) * d,
-                              ld,
-                              d,
-                              MG_F32,
-                              heads,
-                              heads_kv,
-                              d,
-                              n,
-                              n,
-                              causal,
-                              0,
-                              0.125f,
-                              out,
-                              heads * d};
+    enum mg_dtype type = MG_BF16;
+    size_t room = mg_kv_room(n, d), ld = heads * d;
+    float *q = randoms(n * ld), *out = randoms(n * ld), *row = randoms(d);
+    uint16_t *keys = mg_alloc_zero(heads_kv * room, 2), *values = mg_alloc_zero(heads_kv * room, 2);
+    for (size_t g = 0; g < heads_kv; g++)
+        for (size_t p = 0; p < n; p++) {
+            row[p % d] = -row[p % d];
+            table.store_kv(type, row, row, d, keys + g * room, values + g * room, p);
+        }
+    struct mg_attention op = {.q = q,
+                              .ldq = ld,
+                              .k = keys,
+                              .v = values,
+                              .head_stride_kv = room,
+                              .kv_type = type,
+                              .n_head = heads,
+                              .n_head_kv = heads_kv,
+                              .head_dim = d,
+                              .n_q = n,
+                              .n_kv = n,
+                              .causal = causal,
+                              .scale = 0.125f,
+                              .out = out,
+                              .ldo = ld};
     void *scratch = mg_alloc(table.attention_scratch(&op), 1);
     double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
     size_t runs = 0;
@@ -263,7 +223,7 @@ static void bench_attention(const char *name, size_t heads, size_t heads_kv, siz
         runs++;
     }
     report(label, share, rate, runs, "GFLOP/s");
-    free(qkv), free(out), free(scratch);
+    free(q), free(out), free(row), free(keys), free(values), free(scratch);
 }
 
 /* Millions of elements a second; `peak` is reading and writing nothing, so no share. */
@@ -288,6 +248,8 @@ static void bench_tier(const struct mg_features *machine, enum mg_tier which, bo
     f.tier = tier = which;
     f.intel = intel;
     mg_kernels_init(&table, &f);
+    mg_limit_set_init(&limits, &f);
+    if (reader >= limits.n_reader) reader = limits.n_reader - 1;
     for (int mode = 0; mode < 2; mode++) {
         enum mg_mode md = (enum mg_mode)mode;
         if (which == MG_TIER_BF16 && !intel && !mode) continue; /* the same as before */
@@ -314,10 +276,14 @@ int main(int argc, char **argv) {
     if (machine.tier < MG_TIER_AVX2 || !(big = mg_alloc(BIG, 1))) return 1;
     for (size_t i = 0; i < BIG; i += 2)
         memcpy(big + i, &(uint16_t){(uint16_t)(0x3c00 + i % 251)}, 2);
-    printf("# %s: fma %.1f GFLOP/s, read %.1f GB/s\n", machine.brand,
-           machine.tier >= MG_TIER_AVX512 ? fma512() : fma256(), read_peak());
+    mg_limit_set_init(&limits, &machine);
+    pick_reader();
+    printf("# %s: read %.1f GB/s\n", machine.brand, read_peak());
+    for (size_t i = 0; i < limits.n_loop; i++) {
+        double t = now(), operations = limits.loop[i].run(400000);
+        printf("# %-24s %8.1f G/s\n", limits.loop[i].name, operations / (now() - t) * 1e-9);
+    }
     if (machine.tier >= MG_TIER_BF16) {
-        printf("# vdpbf16ps %.1f GFLOP/s\n", dot512());
         bench_tier(&machine, MG_TIER_BF16, true);
         bench_tier(&machine, MG_TIER_BF16, false);
     } else if (machine.tier >= MG_TIER_AVX512) {
@@ -327,4 +293,3 @@ int main(int argc, char **argv) {
     free(big);
     return 0;
 }
-#endif

@@ -1,36 +1,42 @@
-/* kernels/x86/attention.h - softmax(scale q k^T) v in f32 for the tier that includes this (see
- * vec.h).
+/* kernels/x86/attention.h - softmax(scale q k^T) v for the tier that includes this (see vec.h).
  *
- * Many rows: a task is one key/value head and a block of about BLOCK_ROWS rows, the query heads of
- * the group stacked (row = position * group + head). Keys go in blocks of KEYS, counted from key 0:
- * k^T and v are packed into panels, then MR rows at a time: scores (they fit L1), the running
- * maximum and sum, exp, and the product with v. A row whose maximum grows has its sums scaled down
- * (the "online" softmax: exact but for rounding).
+ * A task is one key/value head and a block of about BLOCK_ROWS rows, the query heads of the group
+ * stacked (row = position * group + head). Keys go in blocks of KEYS, counted from key 0; in a
+ * block MR rows at a time: scores (they fit L1), the running maximum and sum, exp, and the product
+ * with v. A row whose maximum grows has its sums scaled down (the "online" softmax: exact but for
+ * rounding).
  *
- * Few rows (decoding): a task is one key/value head; scores by dot products along the keys as
- * they lie there, an ordinary softmax over all of
- * them, then the weighted sum of values. A row's result depends on its own visible keys alone, not
- * on the rows beside it: hidden keys get the weight 0.
+ * Both products are the same micro-kernel: MR rows of f32 (or, by MG_DOT_BF16, of bf16 pairs)
+ * against two vectors of columns that lie in lines one behind another (kernels.h); with BF16 a line
+ * has two neighbours in the inner dimension, the first in the low halves:
  *
- *   scratch, many:  q [R][d]  sums [R][dp]  top, total [R]  k^T [KEYS/NR][d][NR]
- *                   v [dp/NR][KEYS][NR]  scores [MR][KEYS + 16]
- *                   R = rows of a block, dp = d up to a multiple of NR
- *   scratch, few:   q [FEW][d]  scores [FEW][n_kv up to a multiple of 64]
+ *     scores[r][16 positions] += q[r][j] * low + q[r][j+1] * high      lines of keys, j = 0, 2, ...
+ *     sums[r][16 dimensions]  += p[r][i] * low + p[r][i+1] * high      lines of values, i = 0, 2,
+ * ...
+ *
+ * Each output is one chain in ascending order, whatever the number of rows, and hidden keys add
+ * exact zeros: a row has the same bits in any chunk of the prompt.
+ *
+ *   scratch:  q [R][d]  sums [R][dv]  top, total [R]  scores [MR][KEYS + 16]      R = rows of a
+ * block
  */
 #ifndef MG_KERNELS_X86_ATTENTION_H
 #define MG_KERNELS_X86_ATTENTION_H
 
 #include "base/mem.h"
 #include "kernels/kernels.h"
-#include "kernels/x86/dot.h"
+#include "kernels/x86/gemm.h"
 #include "kernels/x86/vmath.h"
 
 #include <math.h>
 
-enum { BLOCK_ROWS = 240, KEYS = 512, LD_SCORES = KEYS + 16, DOT_KEYS = 64 };
+enum { BLOCK_ROWS = 240, KEYS = 512, LD_SCORES = KEYS + 16 };
+/* Vectors of a line: a zmm holds one, two ymm do. Columns of two lines resp. one. */
+enum { LINE_VECTORS = 16 / VL };
 
-INLINE size_t group_size(const struct mg_attention *op) { return op->n_head / op->n_head_kv; }
-INLINE bool is_few(const struct mg_attention *op) { return op->n_q * group_size(op) <= FEW; }
+INLINE size_t group_size(const struct mg_attention *op) {
+    return op->n_head / op->n_head_kv;
+}
 
 /* Query positions per task: blocks of about equal size, whole groups of MR rows where that is
  * possible. */
@@ -43,19 +49,13 @@ INLINE size_t block_positions(const struct mg_attention *op) {
 }
 
 static size_t attention_tasks(const struct mg_attention *op) {
-    if (is_few(op)) return op->n_q ? op->n_head_kv : 0;
     size_t per = block_positions(op);
     return op->n_head_kv * ((op->n_q + per - 1) / per);
 }
 
 static size_t attention_scratch(const struct mg_attention *op) {
-    size_t d = op->head_dim, floats;
-    if (is_few(op)) {
-        floats = FEW * d + FEW * mg_round_up(op->n_kv, DOT_KEYS);
-    } else {
-        size_t rows = block_positions(op) * group_size(op), dp = mg_round_up(d, NR);
-        floats = rows * (d + dp + 2) + KEYS * (d + dp) + (size_t)MR * LD_SCORES + 4 * 16;
-    }
+    size_t d = op->head_dim, rows = block_positions(op) * group_size(op);
+    size_t floats = rows * (d + mg_kv_width(d) + 2) + (size_t)MR * LD_SCORES + 4 * 16;
     return mg_round_up(floats * sizeof(float), 64);
 }
 
@@ -132,58 +132,147 @@ INLINE void scale_row(float *x, size_t n, float by) {
     if (i < n) v_store_n(x + i, v_mul(v_load_n(x + i, n - i), s), n - i);
 }
 
-/* v panels [dp/NR][KEYS][NR] of n keys. */
-INLINE void pack_values(enum mg_dtype type, const char *v, size_t stride, size_t n, size_t d,
-                        float *to) {
-    for (size_t p = 0; p < n; p++, v += stride)
-        for (size_t j = 0; j < d; j += VL) {
-            /* Rows are far apart (12 KB in the vision tower): no hardware prefetcher sees the next
-             * one coming. */
-            _mm_prefetch(v + 8 * stride + j * mg_dtype_size(type), _MM_HINT_T0);
-            v_store(to + j / NR * NR * KEYS + p * NR + j % NR, v_load_type(type, v, j, d - j));
+/* Lines of columns: vector v of inner index i (F32) or pair i (BF16) is at b + i * step + at[v]. */
+struct lines {
+    const char *b;
+    size_t step;  /* bytes from an inner index (pair) to the next */
+    size_t at[2]; /* bytes of the two vectors */
+    size_t k;     /* inner indices */
+};
+
+/* c[r][0..2 VL-1] (+)= a[r] . lines, r < rows; lda, ldc in floats. */
+INLINE void line_rows(const int rows, const int vectors, const bool pairs, const float *a,
+                      size_t lda, const struct lines *l, float *c, size_t ldc, bool add) {
+    vf sum[MR][2];
+    UNROLL for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = v_zero();
+    const float *a1 = a + 3 * lda, *a2 = a + 6 * lda, *a3 = a + 9 * lda;
+    const char *b = l->b;
+    size_t k = l->k, i = 0, step = l->step, second = l->at[1];
+    b += l->at[0];
+    second -= l->at[0];
+    if (!pairs) {
+        for (; i < k; i++, b += step) {
+            vf b0 = v_load((const float *)(const void *)b), b1 = v_zero();
+            if (vectors > 1) b1 = v_load((const float *)(const void *)(b + second));
+            UNROLL for (int r = 0; r < rows; r++) {
+                const float *base = r < 3 ? a : r < 6 ? a1 : r < 9 ? a2 : a3;
+                vf x = v_set(base[(size_t)(r % 3) * lda + i]);
+                sum[r][0] = v_fma(x, b0, sum[r][0]);
+                if (vectors > 1) sum[r][1] = v_fma(x, b1, sum[r][1]);
+            }
         }
-    if (d % NR && d % NR <= VL) /* the empty second half of the last panel */
-        for (size_t p = 0; p < n; p++) v_store(to + d / NR * NR * KEYS + p * NR + VL, v_zero());
+    } else {
+        for (; i < k; i += 2, b += step) {
+            vi two0 = v_load_bits(b), two1 = vectors > 1 ? v_load_bits(b + second) : two0;
+            vf l0 = v_low_bf16(two0), l1 = v_low_bf16(two1);
+            UNROLL for (int r = 0; r < rows; r++) {
+                const float *base = r < 3 ? a : r < 6 ? a1 : r < 9 ? a2 : a3;
+                vf x = v_set(base[(size_t)(r % 3) * lda + i]);
+                sum[r][0] = v_fma(x, l0, sum[r][0]);
+                if (vectors > 1) sum[r][1] = v_fma(x, l1, sum[r][1]);
+            }
+            if (i + 1 == k) break;
+            vf h0 = v_high_bf16(two0), h1 = v_high_bf16(two1);
+            UNROLL for (int r = 0; r < rows; r++) {
+                const float *base = r < 3 ? a : r < 6 ? a1 : r < 9 ? a2 : a3;
+                vf x = v_set(base[(size_t)(r % 3) * lda + i + 1]);
+                sum[r][0] = v_fma(x, h0, sum[r][0]);
+                if (vectors > 1) sum[r][1] = v_fma(x, h1, sum[r][1]);
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int v = 0; v < vectors; v++) {
+            float *to = c + (size_t)r * ldc + v * VL;
+            v_store(to, add ? v_add(v_load(to), sum[r][v]) : sum[r][v]);
+        }
+    }
 }
+
+typedef void line_fn(const float *a, size_t lda, const struct lines *l, float *c, size_t ldc,
+                     bool add);
+#define LINE_INSTANCE(N)                                                                           \
+    static void line_f32_##N(const float *a, size_t lda, const struct lines *l, float *c,          \
+                             size_t ldc, bool add) {                                               \
+        line_rows(N, 2, false, a, lda, l, c, ldc, add);                                            \
+    }                                                                                              \
+    static void line_bf16_##N(const float *a, size_t lda, const struct lines *l, float *c,         \
+                              size_t ldc, bool add) {                                              \
+        line_rows(N, 2, true, a, lda, l, c, ldc, add);                                             \
+    }
+LINE_INSTANCE(1)
+LINE_INSTANCE(2)
+LINE_INSTANCE(3)
+LINE_INSTANCE(4)
+LINE_INSTANCE(5)
+LINE_INSTANCE(6)
+#if defined(__AVX512F__)
+LINE_INSTANCE(7)
+LINE_INSTANCE(8)
+LINE_INSTANCE(9)
+LINE_INSTANCE(10)
+LINE_INSTANCE(11)
+LINE_INSTANCE(12)
+#endif
+static line_fn *const line_product[2][MR + 1] = {
+    {NULL, line_f32_1, line_f32_2, line_f32_3, line_f32_4, line_f32_5, line_f32_6,
+#if defined(__AVX512F__)
+     line_f32_7, line_f32_8, line_f32_9, line_f32_10, line_f32_11, line_f32_12
+#endif
+    },
+    {NULL, line_bf16_1, line_bf16_2, line_bf16_3, line_bf16_4, line_bf16_5, line_bf16_6,
+#if defined(__AVX512F__)
+     line_bf16_7, line_bf16_8, line_bf16_9, line_bf16_10, line_bf16_11, line_bf16_12
+#endif
+    }};
 
 /* The parts of a task's scratch. */
 struct block {
-    float *q, *sums, *top, *total, *keys, *values, *scores;
-    size_t rows, d, dp;
-    size_t pos; /* query position of row 0 */
+    float *q, *sums, *top, *total, *scores;
+    size_t rows, d, dv;
+    size_t pos;                /* query position of row 0 */
+    const char *keys, *values; /* of the head */
 };
 
-static void pack_keys(const struct mg_attention *op, size_t g, size_t first, size_t n,
-                      struct block *b) {
-    size_t size = mg_dtype_size(op->kv_type), stride = op->ldkv * size;
-    size_t at = (g * op->head_stride_kv + first * op->ldkv) * size;
-    const char *k = (const char *)op->k + at, *v = (const char *)op->v + at;
+/* scores[count][n up to a multiple of 2 VL] of rows r .. against keys first .. */
+static void block_scores(const struct mg_attention *op, struct block *b, size_t r, size_t count,
+                         size_t first, size_t n) {
+    bool pairs = op->kv_type == MG_BF16;
+    size_t size = pairs ? 2 : 4, tile = 16 * b->d * size; /* bytes of 16 positions */
+    struct lines l = {.step = 64, .k = b->d};
+    l.at[1] = LINE_VECTORS == 1 ? tile : 32;
     for (size_t p = 0; p < n; p += NR) {
-        size_t count = mg_min_size(NR, n - p);
-        float *to = b->keys + p * b->d;
-        for (size_t i = NR; i < 2 * NR && p + i < n; i++)
-            for (size_t j = 0; j < b->d * size; j += 64)
-                _mm_prefetch(k + (p + i) * stride + j, _MM_HINT_T0);
-        if (op->kv_type == MG_BF16)
-            pack_type(MG_BF16, false, 1, k + p * stride, stride, count, b->d, to);
-        else
-            pack_type(MG_F32, false, 1, k + p * stride, stride, count, b->d, to);
+        l.b = b->keys + (first + p) / 16 * tile;
+        line_product[pairs][count](b->q + r * b->d, b->d, &l, b->scores + p, LD_SCORES, false);
     }
-    if (op->kv_type == MG_BF16)
-        pack_values(MG_BF16, v, stride, n, b->d, b->values);
-    else
-        pack_values(MG_F32, v, stride, n, b->d, b->values);
 }
 
-/* Rows r .. r+count-1 against the n packed keys from `first` on. */
+static void block_sums(const struct mg_attention *op, struct block *b, size_t r, size_t count,
+                       size_t first, size_t n) {
+    bool pairs = op->kv_type == MG_BF16;
+    struct lines l = {.step = b->dv * 4, .k = n};
+    l.b = b->values + (pairs ? first / 2 : first) * l.step;
+    for (size_t j = 0; j < b->dv; j += NR) {
+        l.at[0] = j * 4;
+        l.at[1] = j + VL < b->dv ? l.at[0] + 4 * VL : l.at[0]; /* an odd line twice: no harm */
+        float *c = b->sums + r * b->dv + j, odd[MR * NR];
+        if (j + NR <= b->dv) {
+            line_product[pairs][count](b->scores, LD_SCORES, &l, c, b->dv, first > 0);
+            continue;
+        }
+        for (size_t i = 0; i < count; i++) v_store(odd + i * NR, v_load(c + i * b->dv));
+        line_product[pairs][count](b->scores, LD_SCORES, &l, odd, NR, first > 0);
+        for (size_t i = 0; i < count; i++) v_store(c + i * b->dv, v_load(odd + i * NR));
+    }
+}
+
+/* Rows r .. r+count-1 against the n keys from `first` on. */
 static void block_rows(const struct mg_attention *op, struct block *b, size_t r, size_t count,
                        size_t first, size_t n) {
     size_t group = group_size(op), last = visible(op, b->pos + (r + count - 1) / group);
     if (last <= first) return;
     n = mg_min_size(n, last - first);
-    for (size_t p = 0; p < n; p += NR)
-        multiply[count]((const char *)(b->q + r * b->d), b->d * sizeof(float), b->keys + p * b->d,
-                        b->d, false, b->scores + p, LD_SCORES, false);
+    block_scores(op, b, r, count, first, n);
     for (size_t i = 0; i < count; i++) {
         float *s = b->scores + i * LD_SCORES, *top = b->top + r + i, *total = b->total + r + i;
         size_t see = visible(op, b->pos + (r + i) / group);
@@ -195,13 +284,11 @@ static void block_rows(const struct mg_attention *op, struct block *b, size_t r,
             float shrink[VL];
             v_store(shrink, v_exp(v_set(old - *top)));
             *total *= shrink[0];
-            scale_row(b->sums + (r + i) * b->dp, b->dp, shrink[0]);
+            scale_row(b->sums + (r + i) * b->dv, b->dv, shrink[0]);
         }
         *total = first ? *total + sum : sum;
     }
-    for (size_t j = 0; j < b->dp; j += NR)
-        multiply[count]((const char *)b->scores, LD_SCORES * sizeof(float), b->values + j * KEYS, n,
-                        false, b->sums + r * b->dp + j, b->dp, first > 0);
+    block_sums(op, b, r, count, first, n);
 }
 
 /* out = sums / total */
@@ -223,18 +310,21 @@ INLINE float *carve(float **at, size_t n) {
     return p;
 }
 
-static void attention_many(const struct mg_attention *op, size_t task, float *scratch) {
+static void attention(const struct mg_attention *op, size_t task, void *memory) {
     size_t per = block_positions(op), blocks = (op->n_q + per - 1) / per;
     size_t g = task / blocks, group = group_size(op);
-    struct block b = {
-        .d = op->head_dim, .dp = mg_round_up(op->head_dim, NR), .pos = task % blocks * per};
+    size_t at = g * op->head_stride_kv * mg_dtype_size(op->kv_type);
+    struct block b = {.d = op->head_dim,
+                      .dv = mg_kv_width(op->head_dim),
+                      .pos = task % blocks * per,
+                      .keys = (const char *)op->k + at,
+                      .values = (const char *)op->v + at};
     size_t positions = mg_min_size(per, op->n_q - b.pos);
+    float *scratch = memory;
     b.rows = positions * group;
-    b.keys = carve(&scratch, KEYS * b.d);
-    b.values = carve(&scratch, KEYS * b.dp);
     b.scores = carve(&scratch, (size_t)MR * LD_SCORES);
     b.q = carve(&scratch, b.rows * b.d);
-    b.sums = carve(&scratch, b.rows * b.dp);
+    b.sums = carve(&scratch, b.rows * b.dv);
     b.top = carve(&scratch, b.rows);
     b.total = carve(&scratch, b.rows);
     load_queries(op, g, b.pos, positions, b.q);
@@ -242,125 +332,40 @@ static void attention_many(const struct mg_attention *op, size_t task, float *sc
     size_t end = visible(op, b.pos + positions - 1);
     for (size_t first = 0; first < end; first += KEYS) {
         size_t n = mg_min_size(KEYS, end - first);
-        pack_keys(op, g, first, n, &b);
         for (size_t r = 0; r < b.rows; r += MR)
             block_rows(op, &b, r, mg_min_size(MR, b.rows - r), first, n);
     }
     for (size_t r = 0; r < b.rows; r++) {
         float *out = out_row(op, g, b.pos, r);
         if (end)
-            store_row(b.sums + r * b.dp, b.total[r], out, b.d);
+            store_row(b.sums + r * b.dv, b.total[r], out, b.d);
         else
             memset(out, 0, b.d * sizeof(float));
     }
 }
 
-/* scores[rows][ld] = q k^T */
-INLINE void few_scores(int mx, enum mg_dtype type, const struct mg_attention *op, size_t rows,
-                       const float *q, const char *k, float *scores, size_t ld) {
-    size_t p = 0;
-    struct dot d = {.x = (const char *)q,
-                    .ldx = op->head_dim * sizeof(float),
-                    .m = rows,
-                    .w = k,
-                    .stride = op->ldkv * mg_dtype_size(type),
-                    .end = op->head_dim,
-                    .sums = scores,
-                    .ld = ld,
-                    .last = true};
-    for (; p + 2 <= op->n_kv; p += 2, d.w += 2 * d.stride, d.sums += 2)
-        dot_block(2, mx, type, false, &d);
-    if (p < op->n_kv) dot_block(1, mx, type, false, &d);
-}
-
-/* W vectors of out for mx rows, of which the first `rows` exist, from column j on. */
-INLINE void few_values(int mx, int width, enum mg_dtype type, const struct mg_attention *op,
-                       size_t rows, const char *v, size_t j, const float *p, size_t ld,
-                       float *out[]) {
-    size_t stride = op->ldkv * mg_dtype_size(type), d = op->head_dim;
-    vf acc[4][4];
-    UNROLL for (int r = 0; r < mx; r++) {
-        UNROLL for (int c = 0; c < width; c++) acc[r][c] = v_zero();
-    }
-    for (size_t i = 0; i < op->n_kv; i++) {
-        vf x[4];
-        UNROLL for (int c = 0; c < width; c++) x[c] =
-            v_load_type(type, v + i * stride, j + (size_t)c * VL, width == 1 ? d - j : VL);
-        UNROLL for (int r = 0; r < mx; r++) {
-            vf w = v_set(p[(size_t)r * ld + i]);
-            UNROLL for (int c = 0; c < width; c++) acc[r][c] = v_fma(w, x[c], acc[r][c]);
-        }
-    }
-    UNROLL for (int r = 0; r < mx; r++) {
-        if (r < (int)rows) {
-            UNROLL for (int c = 0; c < width; c++) {
-                float *to = out[r] + j + (size_t)c * VL;
-                if (width > 1 || d - j >= VL)
-                    v_store(to, acc[r][c]);
-                else
-                    v_store_n(to, acc[r][c], d - j);
-            }
-        }
-    }
-}
-
-/* All columns of out for at most 4 rows. */
-INLINE void few_outputs(enum mg_dtype type, const struct mg_attention *op, size_t rows,
-                        const char *v, const float *p, size_t ld, float *out[]) {
-    const int width = sizeof(vf) == 64 ? 4 : 2;
-    size_t j = 0, wide = (size_t)width * VL;
-    for (; j + wide <= op->head_dim; j += wide) {
-        if (rows == 1)
-            few_values(1, width, type, op, rows, v, j, p, ld, out);
-        else if (rows == 2)
-            few_values(2, width, type, op, rows, v, j, p, ld, out);
-        else
-            few_values(4, width, type, op, rows, v, j, p, ld, out);
-    }
-    for (; j < op->head_dim; j += VL) few_values(4, 1, type, op, rows, v, j, p, ld, out);
-}
-
-INLINE void few_type(enum mg_dtype type, const struct mg_attention *op, size_t g, float *q,
-                     float *scores) {
-    size_t group = group_size(op), rows = op->n_q * group, ld = mg_round_up(op->n_kv, DOT_KEYS);
-    size_t at = g * op->head_stride_kv * mg_dtype_size(type);
-    const char *k = (const char *)op->k + at, *v = (const char *)op->v + at;
-    if (rows == 1)
-        few_scores(1, type, op, rows, q, k, scores, ld);
-    else if (rows == 2)
-        few_scores(2, type, op, rows, q, k, scores, ld);
-    else if (rows <= 4)
-        few_scores(4, type, op, rows, q, k, scores, ld);
-    else
-        few_scores(8, type, op, rows, q, k, scores, ld);
-    for (size_t r = 0; r < mg_round_up(rows, 4); r++) {
-        float *s = scores + r * ld;
-        size_t see = r < rows ? visible(op, r / group) : 0;
-        float top = raise_top(s, see, -INFINITY);
-        float total = exp_row(s, see, op->n_kv, top);
-        if (see) scale_row(s, see, 1.0f / total);
-    }
-    for (size_t r = 0; r < rows; r += 4) {
-        float *out[4];
-        for (size_t i = 0; i < 4; i++) out[i] = out_row(op, g, 0, mg_min_size(r + i, rows - 1));
-        few_outputs(type, op, mg_min_size(4, rows - r), v, scores + r * ld, ld, out);
-    }
-}
-
-static void attention(const struct mg_attention *op, size_t task, void *scratch) {
-    if (!is_few(op)) {
-        attention_many(op, task, scratch);
+static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
+                     void *values, size_t pos) {
+    if (type != MG_BF16) {
+        float *to = (float *)keys + mg_kv_key_place(type, d, pos, 0);
+        for (size_t j = 0; j < d; j++) to[16 * j] = k[j];
+        memcpy((float *)values + mg_kv_value_place(type, d, pos, 0), v, d * sizeof *v);
         return;
     }
-    float *q = scratch, *scores = q + FEW * op->head_dim;
-    load_queries(op, task, 0, op->n_q, q);
-    if (op->kv_type == MG_BF16)
-        few_type(MG_BF16, op, task, q, scores);
-    else
-        few_type(MG_F32, op, task, q, scores);
+    /* A key's pair is one dword; a value's neighbour may be written by another thread meanwhile. */
+    char *to = (char *)((uint16_t *)keys + mg_kv_key_place(type, d, pos, 0));
+    uint16_t *value = (uint16_t *)values + mg_kv_value_place(type, d, pos, 0), half[VL];
+    for (size_t j = 0; j < d; j += VL) {
+        size_t n = mg_min_size(VL, d - j);
+        v_store_bf16(half, n == VL ? v_load(k + j) : v_load_n(k + j, n));
+        for (size_t i = 0; i < n; i += 2) memcpy(to + (j + i) * 32, half + i, 4);
+        v_store_bf16(half, n == VL ? v_load(v + j) : v_load_n(v + j, n));
+        for (size_t i = 0; i < n; i++) value[2 * (j + i)] = half[i];
+    }
 }
 
 INLINE void init_attention(struct mg_kernels *t) {
+    t->store_kv = store_kv;
     t->attention_tasks = attention_tasks;
     t->attention_scratch = attention_scratch;
     t->attention = attention;

@@ -65,6 +65,12 @@ INLINE unsigned v_inf_nan_bits(vf a) {
 }
 /* p * 2^n for whole n in -150 .. 128 */
 INLINE vf v_scale(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+/* Two bf16 a lane: for the low one, and for the high one, as f32. */
+INLINE vi v_load_bits(const void *p) { return _mm512_loadu_si512(p); }
+INLINE vf v_low_bf16(vi a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
+INLINE vf v_high_bf16(vi a) {
+    return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000u)));
+}
 INLINE float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
 INLINE float v_top(vf a) { return _mm512_reduce_max_ps(a); }
 
@@ -179,6 +185,11 @@ INLINE vf power2(vi n) {
 INLINE vf v_scale(vf p, vf n) { /* in two steps: 2^n alone may not fit */
     vi e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1);
     return v_mul(v_mul(p, power2(half)), power2(_mm256_sub_epi32(e, half)));
+}
+INLINE vi v_load_bits(const void *p) { return _mm256_loadu_si256((const vi *)p); }
+INLINE vf v_low_bf16(vi a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)); }
+INLINE vf v_high_bf16(vi a) {
+    return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32((int)0xffff0000u)));
 }
 INLINE float v_sum(vf a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
