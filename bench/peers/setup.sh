@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the Python environments of the peers, from PyPI only. Needs python3 with venv, a C++ compiler and cmake for
-# llama.cpp (compiled here for this very machine: about 10 minutes on two cores), and 9 GB of disk.
+# llama.cpp (compiled here for this very machine: 6 minutes on two quiet cores), and 9 GB of disk.
 #
 # usage: setup.sh [FOLDER]      default /opt/peers; done steps are skipped, so it can be repeated
 #

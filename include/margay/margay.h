@@ -57,12 +57,22 @@ enum mg_prune_mode {
     MG_PRUNE_NEAR   /* no value differs by more than prune_near */
 };
 
+/* Whether each thread is kept to a processor of its own. */
+enum mg_pin {
+    MG_PIN_AUTO, /* where memory has several NUMA nodes: to the nearest one's cores */
+    MG_PIN_ON,
+    MG_PIN_OFF /* the system moves threads away from a busy neighbour */
+};
+
 struct mg_engine_options {
     enum mg_weight_mode weights;
     const char *cache_dir; /* for packed files; NULL: $MARGAY_CACHE_DIR, $XDG_CACHE_HOME/margay or
                               ~/.cache/margay. Borrowed during mg_engine_open, as the next two */
     mg_load_fn *load;      /* may be NULL */
     void *load_user;
+    const char *cpu_range; /* "0-3,8": compute on these processors only; the calling thread keeps to
+                              them. NULL: all that the affinity mask allows. Borrowed likewise */
+    enum mg_pin pin;
     int n_thread;   /* 0: as many as affinity, cgroup quota and physical cores allow */
     size_t context; /* most tokens of prompt and answer; 0: 8192, at most the model's own limit */
     size_t prefill_chunk;    /* prompt tokens per pass; 0: 512. Only time and memory depend on it */
@@ -84,6 +94,9 @@ struct mg_engine_options {
 enum mg_status mg_engine_open(const char *folder, const struct mg_engine_options *options,
                               mg_engine **out, struct mg_err *err);
 void mg_engine_close(mg_engine *engine); /* after all of its chats; NULL is fine */
+
+/* Reads all weights and runs the hot kernels once, so that the first question finds them ready. */
+enum mg_status mg_engine_warm_up(mg_engine *engine, struct mg_err *err);
 
 struct mg_engine_info {
     const char *tier; /* "ref", "avx2", ... : the kernels in use; lives as long as the engine */

@@ -20,6 +20,7 @@
 #include "cli/commands.h"
 
 #include "base/io.h"
+#include "engine/batch.h"
 #include "text/prompt.h"
 #include "weights/packed_file.h"
 
@@ -380,15 +381,62 @@ static void set_limits(struct bench *t) {
 }
 
 /* --- several conversations at once */
-/* The one place for decoding n conversations together: fills b->batch, b->batch_figure (ms of a
- * step of all n; limit: bytes_per_token's weights once and n times the keys and values) and
- * b->n_batch. The engine has no such call yet, so nothing is measured and nothing shown. */
-static enum mg_status measure_batches(struct bench *t, struct mg_err *err) {
-    (void)err;
-    if (mg_opt_set(t->o, MG_OPT_BATCH))
-        mg_log(MG_LOG_WARN, "this version decodes one conversation at a time: --batch measures "
-                            "nothing");
+enum { MAX_BATCH_STEP = 256 };
+
+/* Conversations with prompts of their own, each a token ahead of its keys and values. */
+static enum mg_status open_batch(struct bench *t, size_t n, mg_chat **chat, int32_t *id,
+                                 struct mg_err *err) {
+    enum mg_status st = MG_OK;
+    for (size_t i = 0; i < n && !st; i++) {
+        char text[80];
+        struct mg_answer a;
+        snprintf(text, sizeof text, "Conversation %zu: say what a picture could show.", i + 1);
+        st = mg_chat_open(t->engine, &chat[i], err);
+        if (!st) st = mg_chat_add_text(chat[i], MG_USER, text, err);
+        if (!st) st = answer(t, chat[i], 1, &a, err);
+        if (!st) id[i] = a.token[0];
+    }
+    return st;
+}
+
+/* One size: the time of a step of all n; the limit has the weights once and n times the keys and
+ * values. */
+static enum mg_status measure_batch(struct bench *t, size_t n, struct mg_figure *out,
+                                    struct mg_err *err) {
+    struct mg_bench *b = t->b;
+    mg_chat *chat[MG_MAX_BATCH] = {NULL};
+    int32_t id[MG_MAX_BATCH];
+    double ms[MAX_BATCH_STEP];
+    size_t steps = mg_min_size(b->generated_tokens, MAX_BATCH_STEP), done = 0;
+    enum mg_status st = open_batch(t, n, chat, id, err);
+    for (size_t i = 0; i < steps + 2 && !st; i++) { /* the first two warm up */
+        double start = mg_clock();
+        st = mg_batch_step(chat, n, id, id, err);
+        if (i >= 2 && !st) ms[done++] = (mg_clock() - start) * 1e3;
+    }
+    for (size_t i = 0; i < n; i++) mg_chat_close(chat[i]);
+    if (st) return st;
+    const struct mg_text_config *text = &t->config.text;
+    struct mg_weight_bits bits = weight_bits(b, text);
+    double weights = mg_bytes_per_token(text, &bits, 0);
+    double kv = mg_bytes_per_token(text, &bits, 20 + steps / 2) - weights;
+    *out = mg_figure_of(ms, done);
+    out->limit =
+        1e3 * (weights + (double)n * kv) / b->limits[b->n_limits - 1].rate[MG_LIMIT_READ].median;
     return MG_OK;
+}
+
+static enum mg_status measure_batches(struct bench *t, struct mg_err *err) {
+    struct mg_bench *b = t->b;
+    enum mg_status st = MG_OK;
+    size_t wanted = b->n_batch;
+    b->n_batch = 0;
+    for (size_t i = 0; i < wanted && !st; i++) {
+        mg_progress_say(&t->progress, "%zu conversations decoding together", b->batch[i]);
+        st = measure_batch(t, b->batch[i], &b->batch_figure[i], err);
+        if (!st) b->n_batch++;
+    }
+    return st;
 }
 
 /* --batch 1,2,4,8 into b->batch; checked before anything runs. */
@@ -405,6 +453,7 @@ static enum mg_status read_batches(const struct mg_options *o, struct mg_bench *
                            MG_MAX_BENCH_BATCH, text);
         b->batch[n++] = x;
         at = end;
+        b->n_batch = n;
         if (!*at) return MG_OK;
     }
 }

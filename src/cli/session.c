@@ -103,6 +103,10 @@ static enum mg_status engine_options(const struct mg_options *o, struct mg_engin
     *e = (struct mg_engine_options){
         .weights = weight_mode(o),
         .cache_dir = mg_opt_text(o, MG_OPT_CACHE_DIR, NULL),
+        .cpu_range = mg_opt_text(o, MG_OPT_CPU_RANGE, NULL),
+        .pin = mg_opt_is(o, MG_OPT_PIN, "on")    ? MG_PIN_ON
+               : mg_opt_is(o, MG_OPT_PIN, "off") ? MG_PIN_OFF
+                                                 : MG_PIN_AUTO,
         .n_thread = (int)mg_opt_int(o, MG_OPT_THREADS, 0),
         .context = (size_t)mg_opt_int(o, MG_OPT_CTX_SIZE, 0),
         .prefill_chunk = (size_t)mg_opt_int(o, MG_OPT_PREFILL_CHUNK, 0),

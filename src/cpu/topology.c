@@ -18,6 +18,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -442,4 +443,28 @@ void mg_topology_read(const char *root, struct mg_topology *out) {
     if (out->n_thread < 1) out->n_thread = 1;
     mg_buf_free(&r->text);
     free(r);
+}
+
+enum mg_status mg_affinity_narrow(const char *list, struct mg_err *err) {
+    struct cpu_set wanted;
+    cpu_set_t mask;
+    int left = 0;
+    if (!parse_list(list, &wanted))
+        return mg_fail(err, MG_ERR_ARGUMENT, "cpu_range",
+                       "'%.60s' is not a list of processors such as 0-3,8", list);
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
+        return mg_fail_errno(err, "read", "the affinity mask", errno);
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET(i, &mask)) continue;
+        if (i < MG_MAX_CPU && wanted.has[i])
+            left++;
+        else
+            CPU_CLR(i, &mask);
+    }
+    if (left == 0)
+        return mg_fail(err, MG_ERR_ARGUMENT, "cpu_range",
+                       "none of the processors %.60s may be used here", list);
+    if (sched_setaffinity(0, sizeof mask, &mask) != 0)
+        return mg_fail_errno(err, "set", "the affinity mask", errno);
+    return MG_OK;
 }

@@ -18,6 +18,8 @@
 #ifndef MG_CPU_TOPOLOGY_H
 #define MG_CPU_TOPOLOGY_H
 
+#include "base/err.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -42,5 +44,10 @@ struct mg_topology {
 /* Never fails: what can't be found out is taken as one core without limits. Processors from
  * MG_MAX_CPU on are not seen. */
 void mg_topology_read(const char *root, struct mg_topology *out);
+
+/* Keeps the calling thread, and the threads that it makes from now on, to the processors of `list`
+ * ("0-3,8") that its affinity mask allows; mg_topology_read counts only these afterwards.
+ * MG_ERR_ARGUMENT for a list that names none of them. */
+enum mg_status mg_affinity_narrow(const char *list, struct mg_err *err);
 
 #endif

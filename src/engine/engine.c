@@ -65,6 +65,10 @@ static enum mg_status check_tokenizer(mg_engine *e, struct mg_err *err) {
 }
 
 static enum mg_status open_threads(mg_engine *e, struct mg_err *err) {
+    if (e->options.cpu_range) {
+        enum mg_status status = mg_affinity_narrow(e->options.cpu_range, err);
+        if (status != MG_OK) return status;
+    }
     mg_topology_read("", &e->topology);
     int want = e->options.n_thread;
     if (want <= 0) want = e->topology.n_thread;
@@ -72,7 +76,13 @@ static enum mg_status open_threads(mg_engine *e, struct mg_err *err) {
         mg_log(MG_LOG_WARN, "%d threads asked for, %d can run at once here: expect it to be slower",
                want, e->topology.n_thread);
     e->options.n_thread = want;
-    return mg_pool_open(want, NULL, &e->pool, err);
+    bool pin =
+        e->options.pin == MG_PIN_ON || (e->options.pin == MG_PIN_AUTO && e->topology.n_node > 1);
+    if (pin && want > e->topology.n_core) {
+        mg_log(MG_LOG_WARN, "%d threads on %d cores are not pinned", want, e->topology.n_core);
+        pin = false;
+    }
+    return mg_pool_open(want, pin ? e->topology.cpu : NULL, &e->pool, err);
 }
 
 static const char *weights_name(const mg_engine *e) {
@@ -134,8 +144,7 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     size_t rows = mg_max_size(e->options.prefill_chunk, MG_MAX_TOP);
     mg_kernels_init(&e->kernels, &e->features);
     status = mg_compute_open(&e->compute, &e->kernels, e->pool, e->mode, err);
-    if (status == MG_OK)
-        status = mg_decoder_work_open(&e->work, e->model, rows, err);
+    if (status == MG_OK) status = mg_decoder_work_open(&e->work, e->model, rows, err);
     if (status != MG_OK) return status;
     size_t n_vocab = e->model->config.text.n_vocab;
     e->row = mg_alloc_zero(rows, sizeof *e->row);
@@ -182,4 +191,25 @@ void mg_engine_info(const mg_engine *e, struct mg_engine_info *out) {
                                    .weight_bytes = mg_weights_bytes(e->model->weights),
                                    .n_parameters = e->model->n_parameter,
                                    .samples = e->model->config.generation.do_sample};
+}
+
+/* A grey picture of the least size and a few tokens go through everything once. */
+enum mg_status mg_engine_warm_up(mg_engine *e, struct mg_err *err) {
+    enum { SIDE = 64 };
+    mg_chat *chat = NULL;
+    uint8_t bmp[54 + SIDE * SIDE * 3];
+    static const uint8_t head[54] = {'B', 'M', 0, 0,    0, 0, 0, 0,    0, 0, 54, 0, 0, 0, 40,
+                                     0,   0,   0, SIDE, 0, 0, 0, SIDE, 0, 0, 0,  1, 0, 24};
+    memset(bmp, 128, sizeof bmp);
+    memcpy(bmp, head, sizeof head);
+    struct mg_answer_options o;
+    mg_answer_options_init(&o);
+    o.max_tokens = 2;
+    o.ignore_end = true;
+    enum mg_status status = mg_chat_open(e, &chat, err);
+    if (status == MG_OK) status = mg_chat_add_image(chat, bmp, sizeof bmp, err);
+    if (status == MG_OK) status = mg_chat_add_text(chat, MG_USER, "Warm up.", err);
+    if (status == MG_OK) status = mg_chat_answer(chat, &o, NULL, NULL, NULL, err);
+    mg_chat_close(chat);
+    return status;
 }

@@ -11,9 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #define TASK_SECONDS 3e-4
 #define TASKS_PER_THREAD 24           /* of a compute slice: about 7 ms */
@@ -54,11 +51,8 @@ void mg_limit_set_init(struct mg_limit_set *set, const struct mg_features *featu
     mg_add_loop(set, "plain C", MG_LIMIT_F32, plain_f32);
     mg_add_reader(set, "plain C", plain_read);
 #if defined(__x86_64__)
-    if (features->tier >= MG_TIER_AVX2) {
-        unsigned a = 0, b = 0, c = 0, d = 0;
-        mg_avx2_add_limits(set);
-        if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1) mg_avxvnni_add_limits(set);
-    }
+    if (features->tier >= MG_TIER_AVX2) mg_avx2_add_limits(set);
+    if (features->tier >= MG_TIER_AVXVNNI && features->avx_vnni) mg_avxvnni_add_limits(set);
     if (features->tier >= MG_TIER_AVX512) mg_avx512_add_limits(set);
     if (features->tier >= MG_TIER_VNNI) mg_vnni_add_limits(set);
     if (features->tier >= MG_TIER_BF16) mg_bf16_add_limits(set);

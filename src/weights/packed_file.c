@@ -117,14 +117,17 @@ static const struct mg_tensor *find_part(const struct mg_weights *w, const char 
 static bool check_panel(const struct mg_packed *p, size_t panel) {
     const uint8_t *at = (const uint8_t *)p->data + panel * mg_packed_panel_bytes(p->kind, p->k);
     size_t k = mg_packed_blocks(p->k) * MG_PACK_K;
-    for (size_t c = 0; c < MG_PANEL; c++) {
-        int32_t sum = 0;
-        for (size_t j = 0; j < k; j++)
-            sum += p->kind == MG_PACK_INT4 ? mg_packed_int4(at, c, j)
-                                           : (int8_t)at[mg_packed_place(c, j)];
-        if (sum != p->sum[panel * MG_PANEL + c]) return false;
+    int32_t sum[MG_PANEL] = {0};
+    if (p->kind == MG_PACK_INT8) { /* in the order of the bytes: block, tile, line, output, k */
+        for (size_t line = 0; line < k / 2; line++, at += 64)
+            for (size_t c = 0; c < MG_TILE; c++)
+                for (size_t i = 0; i < 4; i++)
+                    sum[line / 16 % 2 * MG_TILE + c] += (int8_t)at[4 * c + i];
+    } else {
+        for (size_t c = 0; c < MG_PANEL; c++)
+            for (size_t j = 0; j < k; j++) sum[c] += mg_packed_int4(at, c, j);
     }
-    return true;
+    return memcmp(sum, p->sum + panel * MG_PANEL, sizeof sum) == 0;
 }
 
 enum mg_status mg_packed_find(const struct mg_weights *w, const char *name, bool interleaved,

@@ -98,25 +98,26 @@ INLINE float exp_row(float *x, size_t n, size_t end, float top) {
     vf t = v_set(top), sum0 = v_zero(), sum1 = v_zero();
     size_t i = 0;
     for (; i + 2 * VL <= n; i += 2 * VL) {
-        vf e0 = v_exp(v_sub(v_load(x + i), t)), e1 = v_exp(v_sub(v_load(x + i + VL), t));
+        vf e0 = v_exp_below(v_sub(v_load(x + i), t)),
+           e1 = v_exp_below(v_sub(v_load(x + i + VL), t));
         v_store(x + i, e0);
         v_store(x + i + VL, e1);
         sum0 = v_add(sum0, e0);
         sum1 = v_add(sum1, e1);
     }
     if (i + VL <= n) {
-        vf e = v_exp(v_sub(v_load(x + i), t));
+        vf e = v_exp_below(v_sub(v_load(x + i), t));
         v_store(x + i, e);
         sum0 = v_add(sum0, e);
         i += VL;
         if (i < n) {
-            e = v_first_else(n - i, v_exp(v_sub(v_load_n(x + i, n - i), t)), v_zero());
+            e = v_first_else(n - i, v_exp_below(v_sub(v_load_n(x + i, n - i), t)), v_zero());
             v_store(x + i, e);
             sum1 = v_add(sum1, e);
             i += VL;
         }
     } else if (i < n) {
-        vf e = v_first_else(n - i, v_exp(v_sub(v_load_n(x + i, n - i), t)), v_zero());
+        vf e = v_first_else(n - i, v_exp_below(v_sub(v_load_n(x + i, n - i), t)), v_zero());
         v_store(x + i, e);
         sum0 = v_add(sum0, e);
         i += VL;
@@ -282,7 +283,7 @@ static void block_rows(const struct mg_attention *op, struct block *b, size_t r,
         float sum = exp_row(s, see, n, *top);
         if (first && *top > old) {
             float shrink[VL];
-            v_store(shrink, v_exp(v_set(old - *top)));
+            v_store(shrink, v_exp_below(v_set(old - *top)));
             *total *= shrink[0];
             scale_row(b->sums + (r + i) * b->dv, b->dv, shrink[0]);
         }

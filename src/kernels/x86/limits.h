@@ -12,7 +12,7 @@
 
 /* Each adds its tier's own. */
 void mg_avx2_add_limits(struct mg_limit_set *s);
-void mg_avxvnni_add_limits(struct mg_limit_set *s); /* in limits_avx2.c; AVX-VNNI is no tier */
+void mg_avxvnni_add_limits(struct mg_limit_set *s); /* in limits_avx2.c */
 void mg_avx512_add_limits(struct mg_limit_set *s);
 void mg_vnni_add_limits(struct mg_limit_set *s);
 void mg_bf16_add_limits(struct mg_limit_set *s);

@@ -22,7 +22,7 @@ enum { FEW_ROWS = 13, STREAM_BYTES = 256 << 10 };
 /* Panels of a task: a function of the shapes alone. */
 INLINE size_t task_panels(const struct mg_packed_matmul *op) {
     size_t all = mg_packed_panels(op->w), each = mg_packed_panel_bytes(op->w->kind, op->w->k);
-    size_t most = op->m <= FEW_ROWS ? mg_max_size(1, STREAM_BYTES / mg_max_size(each, 1)) : 2;
+    size_t most = op->m <= FEW_ROWS ? mg_max_size(1, STREAM_BYTES / mg_max_size(each, 1)) : 8;
     return mg_max_size(1, mg_min_size(most, all / 16));
 }
 

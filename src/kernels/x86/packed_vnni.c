@@ -18,7 +18,9 @@
 
 enum { MAX_ROWS = 13, ROWS4 = 6 };
 
-/* sums[r][32] over `blocks` blocks of an INT8 panel; `end` is where fetching ahead stops. */
+/* sums[r][32] over `blocks` blocks of an INT8 panel. `end`: of what comes from memory, where fetching
+ * ahead stops; NULL: the panel is in L2 and is fetched into L1, where two products a cycle need
+ * it. */
 INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t ldx, const char *w,
                       size_t blocks, const char *end, int32_t *sums) {
     vi s[4][MAX_ROWS][2];
@@ -27,11 +29,19 @@ INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t 
     }
     const uint8_t *x1 = x + 3 * ldx, *x2 = x + 6 * ldx, *x3 = x + 9 * ldx, *x4 = x + 12 * ldx;
     for (size_t b = 0; b < blocks; b++, w += BLOCK8) {
-        prefetch_block(w, end, BLOCK8);
+        /* Two lines with each step: all 32 at once would take the line-fill buffers from the work,
+         * of which one or two rows have little. */
+        const char *ahead = w + (end ? AHEAD : BLOCK8);
+        if (end && ahead + BLOCK8 > end) ahead = w;
+        if (rows <= 2) prefetch_block(w, end, BLOCK8);
         for (int j = 0; j < 16; j += split) {
             UNROLL for (int c = 0; c < split; c++) {
                 vi w0 = _mm512_load_si512(w + 64 * (j + c));
                 vi w1 = _mm512_load_si512(w + 1024 + 64 * (j + c));
+                if (rows > 2) {
+                    _mm_prefetch(ahead + 128 * (j + c), _MM_HINT_T0);
+                    _mm_prefetch(ahead + 128 * (j + c) + 64, _MM_HINT_T0);
+                }
                 UNROLL for (int r = 0; r < rows; r++) {
                     const uint8_t *base = r < 3 ? x : r < 6 ? x1 : r < 9 ? x2 : r < 12 ? x3 : x4;
                     vi v = i_broadcast(base + (size_t)(r % 3) * ldx + 64 * b + 4 * (j + c));
@@ -56,13 +66,14 @@ INLINE void rows_int4(const int rows, const uint8_t *x, size_t ldx, const char *
     UNROLL for (int r = 0; r < rows; r++) s[r][0] = s[r][1] = _mm512_setzero_si512();
     const uint8_t *x1 = x + 3 * ldx;
     for (size_t b = 0; b < blocks; b++, w += BLOCK4) {
-        prefetch_block(w, end, BLOCK4);
+        const char *ahead = w + AHEAD + BLOCK4 > end ? w : w + AHEAD;
         UNROLL for (int t = 0; t < 2; t++) {
             for (int g = 0; g < 2; g++) {
                 vi even[ROWS4], odd[ROWS4];
                 UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm512_setzero_si512();
                 UNROLL for (int i = 0; i < 4; i++) {
                     vi low, high;
+                    _mm_prefetch(ahead + 64 + t * 512 + (g * 4 + i) * 64, _MM_HINT_T0);
                     nibbles(w + 64 + t * 512 + (g * 4 + i) * 64, &low, &high);
                     UNROLL for (int r = 0; r < rows; r++) {
                         const uint8_t *at = (r < 3 ? x : x1) + (size_t)(r % 3) * ldx + 64 * b;
