@@ -327,7 +327,8 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
 /* Drafts pay where a pass waits for memory: not in the reference kernels. */
 static size_t most_drafts(const struct run *r) {
     const mg_engine *e = r->chat->engine;
-    size_t most = e->model->packed ? MG_MAX_TOP - 1 : 7; /* products of up to 8 rows are alike */
+    /* A packed file may hold plain bf16 matrices: of those, products of up to 8 rows are alike. */
+    size_t most = mg_linear_is_packed(&e->model->head) ? MG_MAX_TOP - 1 : 7;
     if (!r->plain || r->o->draft < 0 || e->features.tier == MG_TIER_REF) return 0;
     return r->o->draft ? mg_min_size((size_t)r->o->draft, most) : mg_min_size(8, most);
 }

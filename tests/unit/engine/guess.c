@@ -229,6 +229,57 @@ static void test_ends_bf16_file(void **state) {
     check_ends(&(struct tiny){.model = path});
 }
 
+static size_t (*plain_tasks)(const struct mg_matmul *op);
+static size_t (*packed_tasks)(const struct mg_packed_matmul *op);
+static size_t most_plain, most_packed; /* rows of a product */
+static size_t spy_plain(const struct mg_matmul *op) {
+    most_plain = mg_max_size(most_plain, op->m);
+    return plain_tasks(op);
+}
+static size_t spy_packed(const struct mg_packed_matmul *op) {
+    most_packed = mg_max_size(most_packed, op->m);
+    return packed_tasks(op);
+}
+
+/* A model that says token 0 for ever makes the longest drafts, all right: the products have no more
+ * rows than have the same bits as one. */
+static void check_rows(const struct tiny *t, size_t limit) {
+    mg_engine *e = tiny_engine(t);
+    memset(e->model->final_norm, 0, e->model->config.text.hidden * sizeof(float));
+    plain_tasks = e->kernels.matmul_tasks;
+    packed_tasks = e->kernels.packed_tasks;
+    e->kernels.matmul_tasks = spy_plain;
+    e->kernels.packed_tasks = spy_packed;
+    struct mg_answer_options a;
+    mg_answer_options_init(&a);
+    a.max_tokens = 300;
+    a.ignore_end = a.no_loop_check = true;
+    for (int draft = 0; draft <= 15; draft += 15) {
+        mg_chat *chat = tiny_chat(e);
+        tiny_text(chat, MG_USER, "a");
+        tiny_read(chat, 0);
+        mg_kv_cut(&chat->kv, chat->kv.n - 1); /* all but the last, so that the prompt is one row */
+        most_plain = most_packed = 0;
+        a.draft = draft;
+        answer(chat, &a, &told[0][0]);
+        for (size_t i = 0; i < told[0][0].n; i++) assert_int_equal(told[0][0].id[i], 0);
+        assert_int_equal(mg_max_size(most_plain, most_packed),
+                         draft ? limit : mg_min_size(limit, 9));
+        assert_true(told[0][0].passes < 60);
+        mg_chat_close(chat);
+    }
+    mg_engine_close(e);
+}
+
+static void test_rows(void **state) {
+    (void)state;
+    check_rows(&(struct tiny){.weights = MG_WEIGHTS_INT8}, 16);
+    check_rows(&(struct tiny){.weights = MG_WEIGHTS_INT4}, 16);
+    check_rows(&(struct tiny){.weights = MG_WEIGHTS_BF16}, 8);
+    check_rows(&(struct tiny){.weights = MG_WEIGHTS_F32}, 8);
+    check_rows(&(struct tiny){.model = tiny_path("bf16.safetensors")}, 8);
+}
+
 /* Real answers: asked the same thing again, the model says the same, and most of it is guessed;
  * the end token comes behind an accepted draft. */
 static void test_demo(void **state) {
@@ -288,7 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ends_int8),  cmocka_unit_test(test_ends_int4),
         cmocka_unit_test(test_ends_float), cmocka_unit_test(test_ends_bf16_file),
-        cmocka_unit_test(test_demo),       cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_ref)};
+        cmocka_unit_test(test_rows),       cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_sampling),   cmocka_unit_test(test_ref)};
     return cmocka_run_group_tests_name("engine.guess", tests, tiny_open, tiny_close);
 }
