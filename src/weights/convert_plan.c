@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "base/sha256.h"
 #include "weights/convert.h"
+#include "weights/fits.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -256,8 +257,7 @@ static void add_layers(struct planner *p) {
     }
 }
 
-/* The embedding, which is the head too when tied; under the name that the checkpoint has. That a
- * tied checkpoint's two do not differ is checked by the caller's opening of the model. */
+/* The embedding, which is the head too when tied; under the name that the checkpoint has. */
 static void add_head(struct planner *p) {
     const struct mg_text_config *c = &p->plan->config.text;
     set_prefix(p, TEXT);
@@ -401,6 +401,7 @@ enum mg_status mg_convert_plan_make(const char *folder, enum mg_file_weights wei
         add_head(&p);
         add_files(&p, folder);
     }
+    if (p.status == MG_OK) p.status = mg_checkpoint_fits(plan->weights, &plan->config, err);
     if (p.status == MG_OK) place_pieces(&p);
     return p.status;
 }
