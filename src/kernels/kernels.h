@@ -74,7 +74,7 @@ struct mg_packed_matmul {
     enum mg_epilogue epilogue;
     const struct mg_packed *w;
     const uint8_t *x;              /* [m][ldx], as `quantise` makes them */
-    size_t ldx;                    /* a multiple of 64, mg_packed_stride(k) at least */
+    size_t ldx;                    /* a multiple of 64, at least mg_packed_stride(k) */
     const struct mg_row_scale *xs; /* [m] */
     const float *bias;             /* [w->n] or NULL */
     float *y;                      /* [m][ldy] */
@@ -144,8 +144,8 @@ struct mg_kernels {
     void (*matmul)(const struct mg_matmul *op, size_t task, void *scratch);
 
     /* f32 rows [m][ldin] of k values -> u8 rows [m][ldq] and their scales; the same bits on every
-     * tier. ldq >= mg_packed_stride(k), a multiple of 64; up to k's whole blocks it is filled with the
-     * zero point. */
+     * tier. ldq >= mg_packed_stride(k), a multiple of 64; what fills k's last block is the zero
+     * point. */
     void (*quantise)(const float *in, size_t ldin, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
                      size_t m, size_t k);
     size_t (*packed_tasks)(const struct mg_packed_matmul *op);
