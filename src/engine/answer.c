@@ -281,6 +281,14 @@ static enum mg_status step(struct run *r, int32_t token, size_t left, struct mg_
     return MG_OK;
 }
 
+/* An answer that ends within an accepted draft leaves the conversation as it would be without
+ * drafts: the rest of the draft was never said. */
+static void forget_unsaid(struct run *r) {
+    size_t n = r->n_ahead - r->next_ahead;
+    r->chat->kv.n -= n;
+    r->chat->next_pos -= (int32_t)n;
+}
+
 /* The answer's tokens; the first one is decided. */
 static enum mg_status generate(struct run *r, struct mg_err *err) {
     mg_chat *chat = r->chat;
@@ -298,11 +306,13 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
             (r->max_draft && !mg_draft_say(&e->draft, token)))
             return mg_fail_memory(err, "answer");
         if (stopped) {
+            forget_unsaid(r);
             finish(r, "stop", "stop_string");
             return MG_OK;
         }
         unsigned flags = mg_loop_flags(mg_tokenizer_piece(e->tokenizer, token));
         if (!r->o->no_loop_check && mg_loop_add(&r->loop, token, flags)) {
+            forget_unsaid(r);
             finish(r, "stop", "repetition");
             return MG_OK;
         }
@@ -317,7 +327,8 @@ static enum mg_status generate(struct run *r, struct mg_err *err) {
 /* Drafts pay where a pass waits for memory: not in the reference kernels. */
 static size_t most_drafts(const struct run *r) {
     const mg_engine *e = r->chat->engine;
-    size_t most = e->model->packed ? MG_MAX_TOP - 1 : 7; /* products of up to 8 rows are alike */
+    /* A packed file may hold plain bf16 matrices: of those, products of up to 8 rows are alike. */
+    size_t most = mg_linear_is_packed(&e->model->head) ? MG_MAX_TOP - 1 : 7;
     if (!r->plain || r->o->draft < 0 || e->features.tier == MG_TIER_REF) return 0;
     return r->o->draft ? mg_min_size((size_t)r->o->draft, most) : mg_min_size(8, most);
 }

@@ -1,4 +1,4 @@
-"""The recorded cases are kept packed; a session's tests share one unpacked copy."""
+"""The recorded cases are kept packed; a session's tests share one unpacked copy, and one cache of converted weights."""
 import tarfile
 
 import pytest
@@ -8,6 +8,15 @@ from recorded import HERE
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: more than a few seconds; left out under the sanitizers")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Never the user's own cache; each folder's weights are converted once a session."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("MARGAY_CACHE_DIR", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Every stage of every recorded case, at both weight modes, through check_parity.py's own comparison."""
+"""Every stage of every recorded case, at every weight mode, through check_parity.py's own comparison."""
 import json
 import tarfile
 
@@ -20,7 +20,7 @@ def names():
 
 
 @pytest.mark.parametrize("tier", ["best", "avx2", "ref"])
-@pytest.mark.parametrize("weights", ["f32", "bf16"])
+@pytest.mark.parametrize("weights", ["f32", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("name", names())
 def test_case(oracle, name, weights, tier, monkeypatch):
     """Each kernel tier gives the reference's stages, not only the one this machine picks."""
