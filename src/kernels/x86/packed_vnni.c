@@ -19,8 +19,8 @@
 enum { MAX_ROWS = 13, ROWS4 = 6 };
 
 /* sums[r][32] over `blocks` blocks of an INT8 panel. `end`: of what comes from memory, where
- * fetching ahead stops; NULL: the panel is in L2 and is fetched into L1, where two products a cycle need
- * it. */
+ * fetching ahead stops; NULL: the panel is in L2 and is fetched into L1, where two products a cycle
+ * need it. */
 INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t ldx, const char *w,
                       size_t blocks, const char *end, int32_t *sums) {
     vi s[4][MAX_ROWS][2];
