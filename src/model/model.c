@@ -136,19 +136,6 @@ static void bind_vision(struct binder *b) {
     }
 }
 
-/* A configuration with fewer blocks than the file would leave out the last ones without a word. */
-static void refuse_more(struct binder *b, const char *list, size_t n, const char *setting) {
-    for (size_t i = 0; b->status == MG_OK && i < mg_weights_count(b->model->weights); i++) {
-        const char *name = mg_weights_at(b->model->weights, i)->name;
-        size_t len = strlen(list);
-        if (strncmp(name, list, len) != 0 || name[len] < '0' || name[len] > '9') continue;
-        if (strtoull(name + len, NULL, 10) >= n)
-            b->status =
-                mg_fail(b->err, MG_ERR_FORMAT, "tensor_unexpected",
-                        "config.json says %s %zu, but the weights have %.120s", setting, n, name);
-    }
-}
-
 /* q, k and v in one packed matrix, q and k in one, or three. */
 static void bind_qkv(struct binder *b, struct mg_decoder_layer *l) {
     const struct mg_text_config *c = &b->model->config.text;
@@ -201,8 +188,7 @@ static void bind_layers(struct binder *b) {
     }
 }
 
-/* Tied: one matrix under either name. Tied with two that differ is a contradiction:
- * transformers 4.57 reads the embedding, 5.24 the head, so the file's maker has to settle it. */
+/* Tied: one matrix under either name (mg_checkpoint_check has seen that two don't differ). */
 static void bind_head(struct binder *b) {
     struct mg_model *model = b->model;
     const struct mg_text_config *c = &model->config.text;
@@ -222,17 +208,7 @@ static void bind_head(struct binder *b) {
         bind_linear(b, "lm_head", c->n_vocab, c->hidden, false, &model->head);
         return;
     }
-    const struct mg_linear *t = &model->embed;
-    if (extra && t->w &&
-        (extra->dtype != t->type || extra->n != t->n * t->k ||
-         memcmp(extra->data, t->w, extra->n * mg_dtype_size(t->type)) != 0)) {
-        b->status =
-            mg_fail(b->err, MG_ERR_FORMAT, "head_conflict",
-                    "config.json says tie_word_embeddings, but lm_head.weight differs from "
-                    "model.language_model.embed_tokens.weight: remove one or correct the config");
-        return;
-    }
-    model->head = *t;
+    model->head = model->embed;
 }
 
 /* Weights and configuration, from a packed file or a folder. */
@@ -288,10 +264,7 @@ enum mg_status mg_model_open(const char *path, struct mg_weights *weights, struc
     if (b.status == MG_OK) bind_vision(&b);
     if (b.status == MG_OK) bind_layers(&b);
     if (b.status == MG_OK) bind_head(&b);
-    refuse_more(&b, TEXT "layers.", model->config.text.n_layer, "num_hidden_layers");
-    refuse_more(&b, VISION "blocks.", model->config.vision.depth, "depth");
-    refuse_more(&b, VISION "deepstack_merger_list.", model->config.vision.n_deepstack,
-                "a number of deepstack_visual_indexes of");
+    if (b.status == MG_OK) b.status = mg_checkpoint_check(model->weights, &model->config, err);
     if (b.status == MG_OK) {
         const struct mg_text_config *c = &model->config.text;
         model->rope_freq = mg_arena_alloc(&model->arena, c->head_dim / 2, sizeof(float));

@@ -256,8 +256,7 @@ static void add_layers(struct planner *p) {
     }
 }
 
-/* The embedding, which is the head too when tied; under the name that the checkpoint has. That a
- * tied checkpoint's two do not differ is checked by the caller's opening of the model. */
+/* The embedding, which is the head too when tied; under the name that the checkpoint has. */
 static void add_head(struct planner *p) {
     const struct mg_text_config *c = &p->plan->config.text;
     set_prefix(p, TEXT);
@@ -395,6 +394,7 @@ enum mg_status mg_convert_plan_make(const char *folder, enum mg_file_weights wei
     struct planner p = {.plan = plan, .weights = weights, .err = err};
     p.status = mg_config_open(folder, &plan->config, err);
     if (p.status == MG_OK) p.status = mg_weights_open(folder, &plan->weights, err);
+    if (p.status == MG_OK) p.status = mg_checkpoint_check(plan->weights, &plan->config, err);
     if (p.status == MG_OK) {
         add_vision(&p);
         add_layers(&p);

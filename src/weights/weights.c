@@ -349,3 +349,44 @@ enum mg_status mg_weights_need(const struct mg_weights *w, const char *name, int
     *out = t;
     return MG_OK;
 }
+
+static enum mg_status refuse_more(const struct mg_weights *w, const char *list, size_t n,
+                                  const char *setting, struct mg_err *err) {
+    size_t len = strlen(list);
+    for (size_t i = 0; i < w->n; i++) {
+        const char *name = w->tensor[i].name;
+        if (strncmp(name, list, len) != 0 || name[len] < '0' || name[len] > '9') continue;
+        if (strtoull(name + len, NULL, 10) >= n)
+            return mg_fail(err, MG_ERR_FORMAT, "tensor_unexpected",
+                           "config.json says %s %zu, but the weights have %.120s", setting, n,
+                           name);
+    }
+    return MG_OK;
+}
+
+/* Tied with two matrices that differ is a contradiction: transformers 4.57 reads the
+ * embedding, 5.24 the head, so the file's maker has to settle it. */
+static enum mg_status check_head(const struct mg_weights *w, struct mg_err *err) {
+    const struct mg_tensor *head = mg_weights_find(w, "lm_head.weight");
+    const struct mg_tensor *t = mg_weights_find(w, "model.language_model.embed_tokens.weight");
+    if (!head || !t ||
+        (head->dtype == t->dtype && head->n == t->n &&
+         memcmp(head->data, t->data, t->n * mg_dtype_size(t->dtype)) == 0))
+        return MG_OK;
+    return mg_fail(err, MG_ERR_FORMAT, "head_conflict",
+                   "config.json says tie_word_embeddings, but lm_head.weight differs from "
+                   "model.language_model.embed_tokens.weight: remove one or correct the config");
+}
+
+enum mg_status mg_checkpoint_check(const struct mg_weights *w, const struct mg_config *config,
+                                   struct mg_err *err) {
+    enum mg_status status = refuse_more(w, "model.language_model.layers.", config->text.n_layer,
+                                        "num_hidden_layers", err);
+    if (status == MG_OK)
+        status = refuse_more(w, "model.visual.blocks.", config->vision.depth, "depth", err);
+    if (status == MG_OK)
+        status = refuse_more(w, "model.visual.deepstack_merger_list.", config->vision.n_deepstack,
+                             "a number of deepstack_visual_indexes of", err);
+    if (status == MG_OK && config->text.tied) status = check_head(w, err);
+    return status;
+}
