@@ -130,7 +130,8 @@ enum mg_exit mg_cmd_convert(struct mg_options *o) {
     st = mg_pool_open(n_thread > 0 ? n_thread : topology.n_thread, NULL, &pool, &err);
     struct mg_convert_options options = {
         .weights = wanted(o), .pool = pool, .progress = on_progress, .user = &c};
-    mg_interrupt_wait();
+    mg_interrupt_arm();
+    mg_interrupt_wait(); /* the first ctrl-C is seen in on_progress */
     if (!st) st = mg_convert_file(o->arg[0], path, &options, &report, &err);
     mg_interrupt_woken();
     mg_pool_close(pool);

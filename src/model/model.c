@@ -2,6 +2,7 @@
 #include "model/model.h"
 
 #include "model/position.h"
+#include "weights/fits.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -188,7 +189,7 @@ static void bind_layers(struct binder *b) {
     }
 }
 
-/* Tied: one matrix under either name (mg_checkpoint_check has seen that two don't differ). */
+/* Tied: one matrix under either name. */
 static void bind_head(struct binder *b) {
     struct mg_model *model = b->model;
     const struct mg_text_config *c = &model->config.text;
@@ -264,7 +265,7 @@ enum mg_status mg_model_open(const char *path, struct mg_weights *weights, struc
     if (b.status == MG_OK) bind_vision(&b);
     if (b.status == MG_OK) bind_layers(&b);
     if (b.status == MG_OK) bind_head(&b);
-    if (b.status == MG_OK) b.status = mg_checkpoint_check(model->weights, &model->config, err);
+    if (b.status == MG_OK) b.status = mg_checkpoint_fits(model->weights, &model->config, err);
     if (b.status == MG_OK) {
         const struct mg_text_config *c = &model->config.text;
         model->rope_freq = mg_arena_alloc(&model->arena, c->head_dim / 2, sizeof(float));

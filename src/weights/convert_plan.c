@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "base/sha256.h"
 #include "weights/convert.h"
+#include "weights/fits.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -394,13 +395,13 @@ enum mg_status mg_convert_plan_make(const char *folder, enum mg_file_weights wei
     struct planner p = {.plan = plan, .weights = weights, .err = err};
     p.status = mg_config_open(folder, &plan->config, err);
     if (p.status == MG_OK) p.status = mg_weights_open(folder, &plan->weights, err);
-    if (p.status == MG_OK) p.status = mg_checkpoint_check(plan->weights, &plan->config, err);
     if (p.status == MG_OK) {
         add_vision(&p);
         add_layers(&p);
         add_head(&p);
         add_files(&p, folder);
     }
+    if (p.status == MG_OK) p.status = mg_checkpoint_fits(plan->weights, &plan->config, err);
     if (p.status == MG_OK) place_pieces(&p);
     return p.status;
 }

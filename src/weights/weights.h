@@ -33,13 +33,6 @@ enum mg_status mg_weights_open_fd(int fd, const char *name, struct mg_weights **
                                   struct mg_err *err);
 void mg_weights_close(struct mg_weights *w); /* NULL is fine */
 
-/* What names and shapes alone don't tell: more blocks than the configuration says (they would be left
- * out without a word; code tensor_unexpected), and a tied head that differs from the embedding (code
- * head_conflict). Reads both matrices when a tied checkpoint has two. */
-struct mg_config;
-enum mg_status mg_checkpoint_check(const struct mg_weights *w, const struct mg_config *config,
-                                   struct mg_err *err);
-
 size_t mg_weights_count(const struct mg_weights *w);
 /* In order of their place in the files, shard after shard. i < count. */
 const struct mg_tensor *mg_weights_at(const struct mg_weights *w, size_t i);

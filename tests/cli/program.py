@@ -9,6 +9,7 @@ import pty
 import signal
 import struct
 import subprocess
+import tempfile
 import zlib
 
 import pytest
@@ -18,13 +19,15 @@ DEMO = ROOT / "models" / "demo"
 SAMPLES = DEMO / "samples"
 BIN = pathlib.Path(os.environ.get("MARGAY_BIN", ROOT / "build" / "margay")).resolve()
 LIMIT = 120  # seconds for one run, also under the sanitizers
+CACHE = tempfile.TemporaryDirectory(prefix="margay-cache-")  # of converted weights: the demo model's once a session
 
 
 def clean_env(tmp_path, **more):
     env = {k: v for k, v in os.environ.items()
            if not k.startswith(("MARGAY_", "LLAMA_", "XDG_")) or k == "MARGAY_CPU"}
-    env.update(HOME=str(tmp_path), **more)
-    return env
+    env.update(HOME=str(tmp_path), XDG_CACHE_HOME=CACHE.name)
+    env.update(more)
+    return {k: v for k, v in env.items() if v is not None}  # None takes a variable away
 
 
 class Margay:

@@ -37,28 +37,30 @@ def rewrite(folder, change):
     return folder
 
 
-def trace(model, oracle, out):
+def trace(model, oracle, out, weights="f32"):
     case = oracle / "tiny-tied" / "cases" / "text_only"
     p = subprocess.run([str(BIN), "trace", "--model", str(model), "--messages", str(case / "case.json"), "--images",
-                        str(oracle / "images"), "--weights", "f32", "--max-tokens", "24", "--out", str(out)],
+                        str(oracle / "images"), "--weights", weights, "--max-tokens", "24", "--out", str(out)],
                        capture_output=True, text=True, timeout=120)
     want = np.load(case / "logits.npy")
     return p, want
 
 
+@pytest.mark.parametrize("weights, limit", [("f32", 3e-5), ("int8", 0.15)])
 @pytest.mark.parametrize("kind", ["extra", "only"])
-def test_equal_head_is_fine(oracle, tmp_path, kind):
+def test_equal_head_is_fine(oracle, tmp_path, kind, weights, limit):
     def change(t):
         t["lm_head.weight"] = t.pop(EMBED) if kind == "only" else t[EMBED]
-    p, want = trace(rewrite(tmp_path / "m", change), oracle, tmp_path / "out")
+    p, want = trace(rewrite(tmp_path / "m", change), oracle, tmp_path / "out", weights)
     assert p.returncode == 0, p.stderr
     got = np.load(tmp_path / "out" / "logits.npy")
-    assert np.abs(got - want).max() <= 3e-5 * np.abs(want).max()
+    assert np.abs(got - want).max() <= limit * np.abs(want).max()
 
 
-def test_different_head_is_refused(oracle, tmp_path):
+@pytest.mark.parametrize("weights", ["f32", "int8"])
+def test_different_head_is_refused(oracle, tmp_path, weights):
     def change(t):
         dtype, shape, raw = t[EMBED]
         t["lm_head.weight"] = (dtype, shape, raw[::-1])
-    p, _ = trace(rewrite(tmp_path / "m", change), oracle, tmp_path / "out")
+    p, _ = trace(rewrite(tmp_path / "m", change), oracle, tmp_path / "out", weights)
     assert p.returncode == 1 and "tie_word_embeddings" in p.stderr and "lm_head.weight" in p.stderr
