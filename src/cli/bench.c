@@ -378,6 +378,11 @@ static void set_limits(struct bench *t) {
     f[MG_METRIC_FIRST_TOKEN].limit = f[MG_METRIC_VISION].limit + f[MG_METRIC_PREFILL].limit;
     f[MG_METRIC_DECODE].limit = 1e3 * b->bytes_per_token / read;
     f[MG_METRIC_SECOND].limit = 1e3 * fmax(least_seconds(b, &second), weights_once);
+    /* Together: the weights once, each conversation's keys and values. */
+    double weights = mg_bytes_per_token(text, &bits, 0);
+    double kv = mg_bytes_per_token(text, &bits, 20 + b->generated_tokens / 2) - weights;
+    for (size_t i = 0; i < b->n_batch; i++)
+        b->batch_figure[i].limit = 1e3 * (weights + (double)b->batch[i] * kv) / read;
 }
 
 /* --- several conversations at once */
@@ -399,8 +404,7 @@ static enum mg_status open_batch(struct bench *t, size_t n, mg_chat **chat, int3
     return st;
 }
 
-/* One size: the time of a step of all n; the limit has the weights once and n times the keys and
- * values. */
+/* One size: the time of a step of all n. */
 static enum mg_status measure_batch(struct bench *t, size_t n, struct mg_figure *out,
                                     struct mg_err *err) {
     struct mg_bench *b = t->b;
@@ -416,13 +420,7 @@ static enum mg_status measure_batch(struct bench *t, size_t n, struct mg_figure 
     }
     for (size_t i = 0; i < n; i++) mg_chat_close(chat[i]);
     if (st) return st;
-    const struct mg_text_config *text = &t->config.text;
-    struct mg_weight_bits bits = weight_bits(b, text);
-    double weights = mg_bytes_per_token(text, &bits, 0);
-    double kv = mg_bytes_per_token(text, &bits, 20 + steps / 2) - weights;
     *out = mg_figure_of(ms, done);
-    out->limit =
-        1e3 * (weights + (double)n * kv) / b->limits[b->n_limits - 1].rate[MG_LIMIT_READ].median;
     return MG_OK;
 }
 

@@ -66,14 +66,15 @@ struct mg_top {
 };
 
 /* The same with packed weights (packed.h). With p the exact integer sum of (q - zero) * w, a result
- * is float(p) * (w.scale * x.scale) + bias, three roundings in this order on every tier; STORE, ADD
- * and TOP have the same bits everywhere, the others differ in how exp is computed. SWIGLU needs an
+ * is float(p) * (w.scale * x.scale), where the row has loud blocks + float(their sum) * (w.scale *
+ * x.loud_scale), + bias, each rounded in this order on every tier; STORE, ADD and TOP have the same
+ * bits everywhere, the others differ in how exp is computed. SWIGLU needs an
  * interleaved w. */
 struct mg_packed_matmul {
     enum mg_epilogue epilogue;
     const struct mg_packed *w;
     const uint8_t *x;              /* [m][ldx], as `quantise` makes them */
-    size_t ldx;                    /* a multiple of 64, at least k */
+    size_t ldx;                    /* a multiple of 64, at least mg_packed_stride(k) */
     const struct mg_row_scale *xs; /* [m] */
     const float *bias;             /* [w->n] or NULL */
     float *y;                      /* [m][ldy] */
@@ -143,7 +144,8 @@ struct mg_kernels {
     void (*matmul)(const struct mg_matmul *op, size_t task, void *scratch);
 
     /* f32 rows [m][ldin] of k values -> u8 rows [m][ldq] and their scales; the same bits on every
-     * tier. ldq >= k up to a multiple of 64; what lies between is filled with the zero point. */
+     * tier. ldq >= mg_packed_stride(k), a multiple of 64; what fills k's last block is the zero
+     * point. */
     void (*quantise)(const float *in, size_t ldin, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
                      size_t m, size_t k);
     size_t (*packed_tasks)(const struct mg_packed_matmul *op);

@@ -20,9 +20,16 @@
  * Interleaved (the gate and up projections): tile 2j of the matrix is gate's outputs 16j..16j+15,
  * tile 2j + 1 up's, so that a panel holds both factors of 16 results; n counts the results.
  *
- * Activations: x = scale * (q - zero), q in 0..255, one scale and zero point a row, zero exact. The
- * product's sums are exact integers, so neither the order of adding nor the number of rows, nor how
- * a product is cut into tasks, changes a bit.
+ * Activations: x = scale * (q - zero), q in 0..255, one scale and zero point a row, zero exact.
+ * Where a few values are far larger than the rest, as in language models, one scale would leave the
+ * rest with few steps. So up to MG_MAX_LOUD blocks of 64 inputs of a row may have "loud" values:
+ * these are zero in the row proper, and stand with a scale of their own, as signed bytes, behind
+ * it, where the block's other values are zero:
+ *
+ *   row: [k up to whole blocks] u8 | [n_loud][64] i8, x = loud_scale * q
+ *
+ * The products' sums are exact integers, so neither the order of adding nor the number of rows, nor
+ * how a product is cut into tasks, changes a bit.
  */
 #ifndef MG_KERNELS_PACKED_H
 #define MG_KERNELS_PACKED_H
@@ -53,11 +60,55 @@ struct mg_packed {
 /* A row of activations whose values span less than this counts as zeros. */
 #define MG_LEAST_RANGE 1e-30f
 
-/* x[j] = scale * (q[j] - zero). */
+enum { MG_MAX_LOUD = 4, MG_MAX_LOUD_BLOCKS = 1024 };
+
+/* One row of activations. */
 struct mg_row_scale {
     float scale; /* NaN when the row was not finite, so that its products aren't either */
     int32_t zero;
+    float loud_scale;
+    uint16_t n_loud;
+    uint16_t loud[MG_MAX_LOUD];        /* blocks, ascending */
+    int16_t loud_sum[2 * MG_MAX_LOUD]; /* sums of the loud values, by groups of 32 */
 };
+
+/* Blocks that may be loud in rows of k. */
+static inline size_t mg_packed_max_loud(size_t k) {
+    size_t blocks = (k + MG_PACK_K - 1) / MG_PACK_K, most = blocks / 8;
+    if (blocks > MG_MAX_LOUD_BLOCKS) return 0;
+    return most < MG_MAX_LOUD ? most : MG_MAX_LOUD;
+}
+
+/* Which blocks have loud values: as few of the largest (of equals the first) as make the rest four
+ * times smaller than the row's largest value, or if that is not to be had twice; else none. top:
+ * [n_block] largest magnitudes. Gives their number, and in *level the largest magnitude of
+ * the rest: what is over it is loud. */
+static inline size_t mg_loud_pick(const float *top, size_t n_block, size_t most, uint16_t *out,
+                                  float *level) {
+    float left[MG_MAX_LOUD + 1]; /* the largest when i are taken out */
+    uint16_t at[MG_MAX_LOUD + 1];
+    size_t n = 0;
+    if (most == 0) return 0;
+    for (size_t i = 0; i <= most; i++) {
+        left[i] = -1;
+        for (size_t b = 0; b < n_block; b++) {
+            int taken = 0;
+            for (size_t j = 0; j < i; j++) taken |= at[j] == b;
+            if (!taken && top[b] > left[i]) left[i] = top[b], at[i] = (uint16_t)b;
+        }
+    }
+    for (int quieter = 4; !n && quieter >= 2; quieter -= 2)
+        for (size_t i = most; i >= 1; i--)
+            if (left[i] * (float)quieter <= left[0]) n = i;
+    if (!(left[0] > 0)) n = 0;
+    *level = left[n];
+    for (size_t i = 0; i < n; i++) { /* ascending */
+        size_t j = i;
+        for (; j > 0 && out[j - 1] > at[i]; j--) out[j] = out[j - 1];
+        out[j] = at[i];
+    }
+    return n;
+}
 
 /* Results of a panel. */
 static inline size_t mg_packed_width(const struct mg_packed *w) {
@@ -79,10 +130,10 @@ static inline size_t mg_packed_bytes(const struct mg_packed *w) {
     return mg_packed_panels(w) * mg_packed_panel_bytes(w->kind, w->k);
 }
 
-/* Row stride in bytes for quantised rows of k values: padded to whole blocks, and an odd number of
- * cache lines so that rows don't fall on the same sets. */
+/* Row stride in bytes for quantised rows of k values: whole blocks, room for the loud ones, and an
+ * odd number of cache lines so that rows don't fall on the same sets. */
 static inline size_t mg_packed_stride(size_t k) {
-    size_t lines = mg_packed_blocks(k);
+    size_t lines = mg_packed_blocks(k) + mg_packed_max_loud(k);
     return (lines + (lines % 2 == 0)) * 64;
 }
 

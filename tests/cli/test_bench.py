@@ -51,7 +51,8 @@ def test_fields(run):
     assert all(o[key] > 0 for key in FIGURES)
     assert o["model"] == "demo" and o["weights"] == "bf16" and not o["random_weights"]
     assert o["generated_tokens"] == 5 and len(o["runs"]) == 3
-    assert "decode_batch" not in o  # until the engine can
+    assert set(o["decode_batch"]) == {"1", "2", "4", "8"} == set(o["decode_batch_share_of_limit"])
+    assert all(ms > 0 for ms in o["decode_batch"].values())
 
 
 def test_figures_are_the_runs_medians(run):
@@ -137,7 +138,7 @@ def test_plot(run):
     for e in root.iter("{http://www.w3.org/2000/svg}rect"):
         assert 0 <= float(e.get("x", 0)) and float(e.get("x", 0)) + float(e.get("width")) <= width
         assert float(e.get("width")) >= 0
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 2 * 5  # background; bar and limit each
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 2 * (5 + len(o["decode_batch"]))  # background; bar and limit each
 
 
 @pytest.mark.slow
@@ -164,7 +165,7 @@ def test_table(margay):
         assert word in p.stdout, word
     assert "2 threads" not in p.stdout and "nan" not in p.stdout and "inf" not in p.stdout
     assert not any(line != line.rstrip() for line in p.stdout.splitlines())
-    assert "--batch" in p.stderr
+    assert "2 conversations" in p.stdout
 
 
 def test_picture_and_prompt(margay):

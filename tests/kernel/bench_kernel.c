@@ -181,6 +181,49 @@ static void bench_gemv(size_t m, size_t n, size_t k, enum mg_mode mode) {
     free(x), free(y), free(px), free(scratch);
 }
 
+/* Packed weights: many rows against the peak of integer products, few rows against reading;
+ * matrices for few rows come round so that they stand in memory, not in a cache. */
+static void bench_packed(enum mg_pack kind, size_t m, size_t n, size_t k, enum mg_epilogue epi) {
+    char label[80];
+    bool few = m <= 16;
+    snprintf(label, sizeof label, "%s %s %zux%zux%zu", kind == MG_PACK_INT4 ? "int4" : "int8",
+             few ? "gemv" : "gemm", m, n, k);
+    if (skip(label)) return;
+    struct mg_packed w = {.kind = kind, .interleaved = epi == MG_EPI_SWIGLU, .n = n, .k = k};
+    size_t bytes = mg_packed_bytes(&w), copies = few ? BIG / bytes + 1 : 2, at = 0;
+    char *data = mg_alloc(copies * bytes, 1);
+    for (size_t i = 0; i < copies * bytes; i += 4)
+        memcpy(data + i, &(uint32_t){(uint32_t)i * 2654435761u}, 4);
+    size_t columns = mg_packed_panels(&w) * MG_PANEL, ldx = mg_packed_stride(k);
+    int32_t *sum = mg_alloc_zero(columns, sizeof *sum);
+    float *scale = randoms(columns), *x = randoms(m * k), *y = randoms(m * n);
+    uint8_t *q = mg_alloc(m * ldx, 1);
+    struct mg_row_scale *xs = mg_alloc(m, sizeof *xs);
+    table.quantise(x, k, q, ldx, xs, m, k);
+    w.scale = scale, w.sum = sum;
+    struct mg_packed_matmul op = {
+        .epilogue = epi, .w = &w, .x = q, .ldx = ldx, .xs = xs, .y = y, .ldy = n, .m = m};
+    void *scratch = mg_alloc(table.packed_scratch(&op) + 64, 1);
+    double share[RUNS], rate[RUNS], end = now() + seconds_per_row;
+    size_t runs = 0;
+    while (runs < RUNS && (runs < 3 || now() < end)) {
+        double peak = few ? read_peak() : loop_peak(MG_LIMIT_INT8), t = now();
+        size_t rounds = few ? copies : 1;
+        for (size_t r = 0; r < rounds; r++) {
+            w.data = data + at++ % copies * bytes;
+            for (size_t i = 0; i < table.packed_tasks(&op); i++)
+                table.packed_matmul(&op, i, scratch);
+        }
+        t = now() - t;
+        double work = few ? (double)(rounds * bytes) : 2.0 * (double)m * (double)n * (double)k;
+        rate[runs] = (epi == MG_EPI_SWIGLU && !few ? 2 : 1) * work / t * 1e-9;
+        share[runs] = peak > 0 ? rate[runs] / peak : 0;
+        runs++;
+    }
+    report(label, share, rate, runs, few ? "GB/s" : "GOP/s");
+    free(data), free(sum), free(scale), free(x), free(y), free(q), free(xs), free(scratch);
+}
+
 static void bench_attention(const char *name, size_t heads, size_t heads_kv, size_t d, size_t n,
                             bool causal) {
     char label[80];
@@ -261,6 +304,14 @@ static void bench_tier(const struct mg_features *machine, enum mg_tier which, bo
         if (mode) bench_gemv(1, 2048, 6144, md);
     }
     if (which == MG_TIER_BF16 && !intel) return;
+    for (int kind = 0; kind < MG_N_PACK; kind++) {
+        enum mg_pack p = (enum mg_pack)kind;
+        bench_packed(p, 676, 4096, 1024, MG_EPI_GELU_TANH);
+        bench_packed(p, 676, 1024, 4096, MG_EPI_ADD);
+        bench_packed(p, 183, 6144, 2048, MG_EPI_SWIGLU);
+        bench_packed(p, 183, 2048, 6144, MG_EPI_ADD);
+        for (size_t m = 1; m <= 16; m *= 2) bench_packed(p, m, 12288, 2048, MG_EPI_STORE);
+    }
     bench_attention("vision", 16, 16, 64, 676, false);
     bench_attention("prefill", 16, 8, 128, 200, true);
     bench_vector("gelu_tanh", table.gelu_tanh);

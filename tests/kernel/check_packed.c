@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct packed_case {
@@ -116,6 +117,18 @@ static float exact_result(const struct mg_packed_matmul *op, const struct matrix
     volatile float scale = m->w.scale[column] * op->xs[i].scale;
     volatile float p = (float)sum;
     p = p * scale;
+    if (!op->xs[i].n_loud) return p;
+    size_t blocks = (m->w.k + 63) / 64;
+    const int8_t *loud = (const int8_t *)x + blocks * 64;
+    sum = 0;
+    for (size_t b = 0; b < op->xs[i].n_loud; b++)
+        for (size_t j = 0; j < 64; j++) {
+            size_t at = op->xs[i].loud[b] * 64u + j;
+            if (at < m->w.k) sum += (int64_t)loud[b * 64 + j] * m->whole[column * m->w.k + at];
+        }
+    volatile float loud_scale = m->w.scale[column] * op->xs[i].loud_scale, p2 = (float)sum;
+    p2 = p2 * loud_scale;
+    p = p + p2;
     return p;
 }
 
@@ -202,6 +215,9 @@ static void one_packed(struct check *c, const struct packed_case *s) {
     size_t ny = s->m ? (s->m - 1) * ldy + s->n : 0;
     float *in = guard_alloc(c, s->m * s->k * sizeof(float));
     for (size_t i = 0; i < s->m * s->k; i++) in[i] = (float)(rand_normal() + 0.3);
+    for (size_t i = 0; s->k && i < s->m; i++) /* some rows have a few huge values */
+        for (size_t n = i % 6; n > 0; n--)
+            in[i * s->k + rand_u64() % s->k] = (float)(rand_unit() * 200 * (double)n);
     struct mg_row_scale *xs = guard_alloc(c, s->m * sizeof *xs);
     uint8_t *x = guard_alloc(c, s->m * ldx);
     c->t->quantise(in, s->k, x, ldx, xs, s->m, s->k);
@@ -248,7 +264,7 @@ void check_packed(struct check *c) {
     c->seed = 777;
     static const size_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 16, 17, 23, 27};
     static const size_t cols[] = {1, 15, 16, 17, 31, 32, 33, 64, 65, 129};
-    static const size_t inner[] = {1, 3, 4, 31, 32, 33, 63, 64, 65, 100, 128, 200, 257};
+    static const size_t inner[] = {1, 3, 4, 31, 33, 64, 65, 200, 257, 512, 515, 1030, 2112};
     size_t n = 0;
     for (int kind = 0; kind < MG_N_PACK; kind++)
         for (int epilogue = 0; epilogue <= MG_EPI_TOP; epilogue++)
@@ -289,43 +305,104 @@ void check_packed(struct check *c) {
     }
 }
 
-/* One row: scale, zero point and every value against the formula. */
-static void check_row(struct check *c, const float *x, size_t k, const uint8_t *q, size_t ldq,
-                      struct mg_row_scale xs, size_t row) {
-    float low = 0, high = 0;
-    bool finite = true;
-    for (size_t j = 0; j < k; j++) {
-        finite &= isfinite(x[j]) != 0;
-        low = fminf(low, x[j]);
-        high = fmaxf(high, x[j]);
+static int by_size_down(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x > y ? -1 : x < y;
+}
+
+/* How many blocks should be loud, by sorting: the fewest that leave a quarter, else a half. */
+static size_t wanted_loud(const float *x, size_t k, float *level) {
+    size_t blocks = (k + 63) / 64, most = blocks / 8 < 4 ? blocks / 8 : 4;
+    float top[80] = {0};
+    for (size_t j = 0; j < k; j++) top[j / 64] = fmaxf(top[j / 64], fabsf(x[j]));
+    qsort(top, blocks, sizeof *top, by_size_down);
+    for (float part = 0.25f; part < 1; part *= 2)
+        for (size_t n = 1; n <= most; n++)
+            if (top[n] <= top[0] * part && top[0] > 0) {
+                *level = top[n];
+                return n;
+            }
+    return 0;
+}
+
+static bool in_loud(const struct mg_row_scale *xs, size_t block) {
+    bool hit = false;
+    for (size_t i = 0; i < xs->n_loud; i++) hit |= xs->loud[i] == block;
+    return hit;
+}
+
+static void check_loud_values(struct check *c, const float *x, size_t k, float level,
+                              const int8_t *loud, const struct mg_row_scale *xs, size_t row) {
+    float top = 0;
+    for (size_t j = 0; j < k; j++) top = fmaxf(top, fabsf(x[j]));
+    volatile float scale = top / 127, inverse = 127 / top;
+    check_true(c, same_bits(xs->loud_scale, scale), "wrong loud scale", row, 0);
+    for (size_t i = 0; i < xs->n_loud; i++) {
+        check_true(c, !i || xs->loud[i] > xs->loud[i - 1], "loud blocks not in order", row, i);
+        int sum[2] = {0};
+        for (size_t j = 0; j < 64; j++) {
+            size_t at = xs->loud[i] * 64u + j;
+            long v = at < k && fabsf(x[at]) > level ? lrintf(x[at] * inverse) : 0;
+            check_true(c,
+                       loud[i * 64 + j] == (v > 127    ? 127
+                                            : v < -127 ? -127
+                                                       : v),
+                       "wrong loud value", row, at);
+            sum[j / 32] += loud[i * 64 + j];
+        }
+        check_true(c, sum[0] == xs->loud_sum[2 * i] && sum[1] == xs->loud_sum[2 * i + 1],
+                   "wrong loud sum", row, i);
     }
+}
+
+/* One row: loud blocks, scale, zero point and every value against the formula. */
+static void check_row(struct check *c, const float *x, size_t k, const uint8_t *q,
+                      struct mg_row_scale xs, size_t row) {
+    float low = 0, high = 0, level = INFINITY;
+    bool finite = true;
+    for (size_t j = 0; j < k; j++) finite &= isfinite(x[j]) != 0;
+    size_t n_loud = finite ? wanted_loud(x, k, &level) : 0, blocks = (k + 63) / 64;
+    for (size_t j = 0; j < k; j++)
+        if (finite && fabsf(x[j]) <= level) {
+            low = fminf(low, x[j]);
+            high = fmaxf(high, x[j]);
+        }
     if (!finite || !isfinite(high - low)) {
-        check_true(c, isnan(xs.scale), "a row that is not finite has a scale", row, 0);
+        check_true(c, isnan(xs.scale) && !xs.n_loud, "a row that is not finite has a scale", row,
+                   0);
         return;
+    }
+    check_true(c, xs.n_loud == n_loud, "wrong number of loud blocks", row, n_loud);
+    for (size_t b = 0; b < blocks; b++) {
+        float top = 0;
+        for (size_t j = b * 64; j < k && j < b * 64 + 64; j++) top = fmaxf(top, fabsf(x[j]));
+        check_true(c, in_loud(&xs, b) == (top > level), "wrong block loud", row, b);
     }
     volatile float range = high - low;
     bool zeros = range < MG_LEAST_RANGE;
     volatile float scale = range / 255, inverse = zeros ? 0 : 255 / range;
     check_true(c, same_bits(xs.scale, zeros ? 0 : scale), "wrong scale", row, 0);
     check_true(c, xs.zero == (zeros ? 0 : (int32_t)lrintf(-low * inverse)), "wrong zero", row, 0);
-    for (size_t j = 0; j < ldq; j++) {
-        long v = xs.zero + (j < k ? lrintf(x[j] * inverse) : 0);
+    for (size_t j = 0; j < blocks * 64; j++) {
+        long v = xs.zero + (j < k && fabsf(x[j]) <= level ? lrintf(x[j] * inverse) : 0);
         v = v < 0 ? 0 : v > 255 ? 255 : v;
         check_true(c, q[j] == v, "wrong value", row, j);
     }
+    if (n_loud) check_loud_values(c, x, k, level, (const int8_t *)q + blocks * 64, &xs, row);
     for (size_t j = 0; j < k; j++) /* no farther than half a step, and its rounding */
-        check_near(c, row, j, (double)xs.scale * (q[j] - xs.zero), x[j],
-                   0.51 * fabs((double)xs.scale) + 1e-6 * (double)range + MG_LEAST_RANGE);
+        if (fabsf(x[j]) <= level)
+            check_near(c, row, j, (double)xs.scale * (q[j] - xs.zero), x[j],
+                       0.51 * fabs((double)xs.scale) + 1e-6 * (double)range + MG_LEAST_RANGE);
 }
 
 void check_quantise(struct check *c) {
     c->seed = 99;
     static const float odd[] = {0.0f, -0.0f, 1e-38f, -1e-31f, 3e38f, -3e38f, INFINITY, NAN};
-    for (size_t k = 0; k < 300; k += k < 70 ? 1 : 23)
-        for (int kind = 0; kind < 12 && !c->failed; kind++) {
+    for (size_t k = 0; k < 4500; k += k < 70 ? 1 : k < 700 ? 43 : 809)
+        for (int kind = 0; kind < 18 && !c->failed; kind++) {
             size_t m = 3, ldin = k + 3, ldq = mg_packed_stride(k);
             snprintf(c->where, sizeof c->where, "m 3 k %zu, kind %d", k, kind);
-            rand_seed(c->seed + k * 12 + (size_t)kind);
+            rand_seed(c->seed + k * 18 + (size_t)kind);
             float *in = guard_alloc(c, ((m - 1) * ldin + k) * sizeof(float));
             uint8_t *q = guard_alloc(c, m * ldq);
             struct mg_row_scale *xs = guard_alloc(c, m * sizeof *xs);
@@ -335,10 +412,12 @@ void check_quantise(struct check *c) {
                 if (kind == 2) in[i] = -fabsf(in[i]);
                 if (kind == 3) in[i] = 0;
             }
-            if (kind > 3 && k) in[ldin + rand_u64() % k] = odd[kind - 4];
+            if (kind > 3 && kind < 12 && k) in[ldin + rand_u64() % k] = odd[kind - 4];
+            for (int n = kind; k && n >= 12; n--) /* 1 to 6 loud values a row */
+                for (size_t i = 0; i < m; i++)
+                    in[i * ldin + rand_u64() % k] = (float)(rand_unit() * (n % 2 ? 9 : 90));
             c->t->quantise(in, ldin, q, ldq, xs, m, k);
-            for (size_t i = 0; i < m; i++)
-                check_row(c, in + i * ldin, k, q + i * ldq, ldq, xs[i], i);
+            for (size_t i = 0; i < m; i++) check_row(c, in + i * ldin, k, q + i * ldq, xs[i], i);
             guard_free_all();
         }
 }

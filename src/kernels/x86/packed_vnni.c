@@ -11,16 +11,16 @@
  */
 #include "kernels/x86/ivec.h"
 #include "kernels/x86/packed_finish.h"
+#include "kernels/x86/quantise.h"
 #include "kernels/x86/x86.h"
 
-#include <float.h>
 #include <string.h>
 
 enum { MAX_ROWS = 13, ROWS4 = 6 };
 
-/* sums[r][32] over `blocks` blocks of an INT8 panel. `end`: of what comes from memory, where fetching
- * ahead stops; NULL: the panel is in L2 and is fetched into L1, where two products a cycle need
- * it. */
+/* sums[r][32] over `blocks` blocks of an INT8 panel. `end`: of what comes from memory, where
+ * fetching ahead stops; NULL: the panel is in L2 and is fetched into L1, where two products a cycle
+ * need it. */
 INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t ldx, const char *w,
                       size_t blocks, const char *end, int32_t *sums) {
     vi s[4][MAX_ROWS][2];
@@ -173,44 +173,6 @@ void mg_vnni_packed_matmul(const struct mg_packed_matmul *op, size_t task, void 
     for (; panel < end; panel++)
         one_panel(op, task, panel, w + panel * bytes,
                   panel + 1 < end ? w + (panel + 1) * bytes : NULL, stop, scratch);
-}
-
-static void quantise_row(const float *x, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
-                         size_t k) {
-    vf low = v_zero(), high = v_zero();
-    unsigned bad = 0;
-    for (size_t j = 0; j < k; j += VL) {
-        vf v = k - j >= VL ? v_load(x + j) : v_load_n(x + j, k - j);
-        bad |= v_inf_nan_bits(v);
-        low = v_min(v, low);
-        high = v_max(v, high);
-    }
-    float least = -v_top(v_sub(v_zero(), low)), range = v_top(high) - least, inverse = 0;
-    if (bad || !(range <= FLT_MAX))
-        *xs = (struct mg_row_scale){NAN, 0};
-    else if (range < MG_LEAST_RANGE)
-        *xs = (struct mg_row_scale){0, 0};
-    else {
-        inverse = 255 / range;
-        *xs = (struct mg_row_scale){range / 255, (int32_t)lrintf(-least * inverse)};
-    }
-    if (!(inverse > 0)) {
-        memset(q, 0, ldq);
-        return;
-    }
-    vf by = v_set(inverse);
-    vi zero = _mm512_set1_epi32(xs->zero), none = _mm512_setzero_si512();
-    for (size_t j = 0; j < ldq; j += VL) {
-        vf v = j + VL <= k ? v_load(x + j) : j < k ? v_load_n(x + j, k - j) : v_zero();
-        vi i = _mm512_add_epi32(_mm512_cvtps_epi32(v_mul(v, by)), zero);
-        _mm_storeu_si128((__m128i *)(void *)(q + j),
-                         _mm512_cvtusepi32_epi8(_mm512_max_epi32(i, none)));
-    }
-}
-
-static void quantise(const float *in, size_t ldin, uint8_t *q, size_t ldq, struct mg_row_scale *xs,
-                     size_t m, size_t k) {
-    for (size_t i = 0; i < m; i++) quantise_row(in + i * ldin, q + i * ldq, ldq, &xs[i], k);
 }
 
 void mg_vnni_init_packed(struct mg_kernels *t) {
