@@ -1,7 +1,7 @@
 /* weights/convert.c - planning the packed file (what stands where) and writing it. See convert.h.
  *
- *   header | margay.json | vectors, scales, sums | the checkpoint's small files | matrices
- *          |             |<----------- small_sha256 ----------->|<- matrices_sha256 ->|
+ *   header          | margay.json | vectors, scales, sums | the checkpoint's small files | matrices
+ *   |<- head_sha256->|             |<----------- small_sha256 ----------->|<- matrices_sha256 ->|
  *
  * Every size follows from the configuration, so all offsets are known before the first weight is
  * read. Matrices are made in chunks of panels by the pool and written in order; what comes before

@@ -7,15 +7,15 @@
  *   NAME.packed  U8 [panels][blocks][bytes of a block]     NAME.scale F32, NAME.sum I32 [panels*32]
  *   NAME.weight  BF16, or F32 for vectors                  NAME.bias  F32
  *   margay.file.config.json, .generation_config.json, .preprocess, .tokenizer.json, ...   U8
- *   margay.json  U8: {"format", "weights", "source_id", "source_sha256", "small_sha256", ...}
+ *   margay.json  U8: {"format", "weights", "source_id", "source_sha256", "head_sha256", ...}
  *   margay.pad.N U8: zeros that put the next matrix at a multiple of 4096 bytes
  *
  * Fused: ATTN.qkv_proj = q, k, v one under the other (ATTN.qk_proj and ATTN.v_proj when their
  * precisions differ); MLP.gate_up_proj interleaved by 16.
  *
  * `source_id` tells cheaply whether a file still belongs to its folder: a hash of the names, sizes
- * and times of the checkpoint's files and of format and precision. `small_sha256` covers everything
- * but the matrices, and is checked at every opening.
+ * and times of the checkpoint's files and of format and precision. `head_sha256` covers the
+ * container's header, `small_sha256` all that is no matrix; both are checked at every opening.
  */
 #ifndef MG_WEIGHTS_CONVERT_H
 #define MG_WEIGHTS_CONVERT_H
@@ -27,7 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MG_PACKED_FORMAT 1 /* raised whenever old files can't be read any more */
+#define MG_PACKED_FORMAT 2 /* raised whenever old files can't be read any more */
 
 /* done of total bytes written; false stops with MG_ERR_CANCELLED. */
 typedef bool mg_convert_progress_fn(void *user, uint64_t done, uint64_t total);

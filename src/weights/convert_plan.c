@@ -333,14 +333,19 @@ bool mg_convert_plan_head(const struct mg_convert_plan *plan, enum mg_file_weigh
         return false;
     while (out->n < plan->head_bytes)
         if (!mg_buf_add_byte(out, ' ')) return false;
+    uint8_t digest[MG_SHA256_BYTES];
+    char head_sha256[MG_SHA256_HEX];
+    if (!mg_sha256(out->data, out->n, digest)) return false;
+    mg_hex(digest, sizeof digest, head_sha256);
     mg_buf_printf(out,
                   "{\"format\":%d,\"weights\":\"%s\",\"source_id\":\"%s\",\"source_sha256\":\"%s\","
-                  "\"small_sha256\":\"%s\",\"small_bytes\":%llu,\"matrices_sha256\":\"%s\","
+                  "\"head_sha256\":\"%s\",\"small_sha256\":\"%s\",\"small_bytes\":%llu,"
+                  "\"matrices_sha256\":\"%s\","
                   "\"matrices_bytes\":%llu,\"margay\":\"%s\"}",
                   MG_PACKED_FORMAT, mg_file_weights_name(weights), source_id, source_sha256,
-                  small_sha256, (unsigned long long)(plan->matrices_at - plan->small_at),
-                  matrices_sha256, (unsigned long long)(plan->total - plan->matrices_at),
-                  MARGAY_VERSION);
+                  head_sha256, small_sha256,
+                  (unsigned long long)(plan->matrices_at - plan->small_at), matrices_sha256,
+                  (unsigned long long)(plan->total - plan->matrices_at), MARGAY_VERSION);
     while (out->n < plan->head_bytes + MG_MANIFEST_BYTES)
         if (!mg_buf_add_byte(out, ' ')) return false;
     return !out->failed && out->n == plan->head_bytes + MG_MANIFEST_BYTES;

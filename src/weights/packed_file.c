@@ -51,6 +51,11 @@ static enum mg_status check_regions(const struct mg_weights *w, const struct mg_
     if (!mg_sha256(rest.data, (size_t)small, digest)) return mg_fail_memory(err, "digest");
     mg_hex(digest, sizeof digest, found);
     if (strcmp(want, found) != 0) return damaged(err, "the digest of its small tensors differs");
+    struct mg_slice head = mg_weights_before(w, t);
+    if (!copy_digest(root, "head_sha256", want)) return damaged(err, "margay.json lacks a digest");
+    if (!mg_sha256(head.data, head.n, digest)) return mg_fail_memory(err, "digest");
+    mg_hex(digest, sizeof digest, found);
+    if (strcmp(want, found) != 0) return damaged(err, "the digest of its header differs");
     out->matrices = rest.data + small;
     out->matrices_bytes = (size_t)matrices;
     return MG_OK;

@@ -1,7 +1,7 @@
 /* weights/packed_file.h - reading what convert.h writes.
  *
  * A file is believed only as far as it is checked: its format and lengths always, everything but
- * the matrices against small_sha256 at every opening (some 10 MB), of each matrix the sums of its
+ * the matrices against its digests at every opening (some 10 MB), of each matrix the sums of its
  * first and last panel when it is bound, and the matrices' own digest on request.
  */
 #ifndef MG_WEIGHTS_PACKED_FILE_H

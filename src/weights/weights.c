@@ -295,6 +295,11 @@ size_t mg_weights_bytes(const struct mg_weights *w) {
     return w->bytes;
 }
 
+struct mg_slice mg_weights_before(const struct mg_weights *w, const struct mg_tensor *t) {
+    const struct mg_map *map = &w->map[w->shard[t - w->tensor]];
+    return (struct mg_slice){map->data, (size_t)((const uint8_t *)t->data - map->data)};
+}
+
 struct mg_slice mg_weights_after(const struct mg_weights *w, const struct mg_tensor *t) {
     const struct mg_map *map = &w->map[w->shard[t - w->tensor]];
     const uint8_t *end = (const uint8_t *)t->data + t->n * mg_dtype_size(t->dtype);

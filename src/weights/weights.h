@@ -42,7 +42,9 @@ const struct mg_tensor *mg_weights_find(const struct mg_weights *w, const char *
  * the wanted and the found shape or dtype (codes tensor_missing, tensor_shape, tensor_dtype). */
 enum mg_status mg_weights_need(const struct mg_weights *w, const char *name, int n_dim,
                                const size_t *dim, const struct mg_tensor **out, struct mg_err *err);
-/* What follows a tensor's data in its file, to the file's end. */
+/* What stands before a tensor's data in its file, from the file's first byte, and what follows it
+ * to the last. */
+struct mg_slice mg_weights_before(const struct mg_weights *w, const struct mg_tensor *t);
 struct mg_slice mg_weights_after(const struct mg_weights *w, const struct mg_tensor *t);
 size_t mg_weights_bytes(const struct mg_weights *w); /* of all tensors */
 

@@ -321,7 +321,7 @@ def test_no_place_for_random_weights(margay, tmp_path):
     (tmp_path / "cache").write_text("a file")
     p = shape(margay, tmp_path)
     assert p.returncode == 1 and "cache" in p.stderr
-    env = {k: v for k, v in clean_env(tmp_path).items() if k != "HOME"}
+    env = {k: v for k, v in clean_env(tmp_path).items() if k not in ("HOME", "XDG_CACHE_HOME")}
     p = subprocess.run([str(BIN), "bench", "--shape", "demo"], env=env, capture_output=True, text=True, timeout=LIMIT)
     assert p.returncode == 1 and "--cache-dir" in p.stderr
 

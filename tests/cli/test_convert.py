@@ -113,6 +113,7 @@ def test_container(margay, tmp_path, model, weights):
     data = out.read_bytes()
     small = t["margay.json"][2] + MANIFEST
     split = small + manifest["small_bytes"]
+    assert hashlib.sha256(data[:t["margay.json"][2]]).hexdigest() == manifest["head_sha256"]
     assert hashlib.sha256(data[small:split]).hexdigest() == manifest["small_sha256"]
     assert hashlib.sha256(data[split:]).hexdigest() == manifest["matrices_sha256"]
     assert len(data) - split == manifest["matrices_bytes"] and split % PACKED_ALIGN == 0
@@ -424,7 +425,7 @@ def test_a_damaged_cache_is_made_anew(margay, demo, cache, how):
     elif how == "text":
         data = b"hello"
     else:
-        at = data.index(b'{"format":1,')
+        at = data.index(b'{"format":', t["margay.json"][2])
         data[at + 10] = ord("9")
     file.write_bytes(data)
     p = ask(margay, demo, env=in_cache(cache))
