@@ -11,7 +11,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import time
 
 import pytest
 
@@ -257,19 +256,29 @@ def test_no_space(margay, tmp_path):
         assert files(tmp_path) == ["out.safetensors"] and out.read_text() == "old"
 
 
-def throttled(margay, folder, out, **more):
-    """A conversion that is at work: it holds an open file that grows, and many panels are to come."""
-    p = margay.start("convert", folder, "-o", out, "-t", "1", "--weights", "int4", **more)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and p.poll() is None:
-        for fd in pathlib.Path(f"/proc/{p.pid}/fd").iterdir():
-            try:
-                if int(fd.name) > 2 and fd.stat().st_size > 100000 and str(out.parent) in os.readlink(fd) \
-                        and "model.safetensors" not in os.readlink(fd):
-                    return p
-            except OSError:
-                pass
-    return p
+def signalled(margay, folder, out, sig):
+    """A conversion that got the signal while it was writing: (process, stderr). On a busy machine not the first one."""
+    for _ in range(10):
+        p = margay.start("convert", folder, "-o", out, "-t", "1", "--weights", "int4")
+        while p.poll() is None and not writes_into(p.pid, out.parent):
+            pass
+        p.send_signal(sig)
+        _, err = p.communicate(timeout=60)
+        if p.returncode:
+            return p, err
+        out.unlink()
+    raise AssertionError("too quick to be stopped")
+
+
+def writes_into(pid, folder):
+    """It holds an open file there, of some size already."""
+    try:
+        for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            if os.readlink(fd).startswith(f"{folder}/") and fd.stat().st_size > 100000:
+                return True
+    except OSError:  # closed meanwhile, or the process has ended
+        pass
+    return False
 
 
 @pytest.fixture
@@ -312,10 +321,7 @@ def large(tmp_path):
 def test_killed(margay, tmp_path, large):
     out = tmp_path / "o" / "out.safetensors"
     out.parent.mkdir()
-    p = throttled(margay, large, out)
-    assert p.poll() is None, "too quick to be killed"
-    p.kill()
-    p.communicate()
+    p, _ = signalled(margay, large, out, signal.SIGKILL)
     assert p.returncode == -signal.SIGKILL
     left = files(out.parent)  # where the system has no O_TMPFILE the next conversion removes it
     assert left in ([], [f"out.safetensors.tmp-{p.pid}"])
@@ -327,10 +333,7 @@ def test_killed(margay, tmp_path, large):
 def test_interrupted(margay, tmp_path, large, sig):
     out = tmp_path / "o" / "out.safetensors"
     out.parent.mkdir()
-    p = throttled(margay, large, out)
-    assert p.poll() is None, "too quick to be interrupted"
-    p.send_signal(sig)
-    _, err = p.communicate(timeout=60)
+    p, err = signalled(margay, large, out, sig)
     assert p.returncode == 130 and b"interrupted" in err, (p.returncode, err)
     assert files(out.parent) == []
 
