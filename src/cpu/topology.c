@@ -439,7 +439,10 @@ void mg_topology_read(const char *root, struct mg_topology *out) {
     choose(r);
     read_cgroups(r);
     out->n_thread = out->n_core_near;
-    if (out->quota > 0 && out->quota < out->n_thread) out->n_thread = (int)floor(out->quota);
+    if (out->quota > 0 && out->quota < out->n_thread) {
+        double whole = floor(out->quota);
+        out->n_thread = (int)(out->quota > 1.1 * whole ? whole + 1 : whole);
+    }
     if (out->n_thread < 1) out->n_thread = 1;
     mg_buf_free(&r->text);
     free(r);

@@ -35,11 +35,11 @@ struct want {
 #define GIB ((size_t)1 << 30)
 static const struct want wants[] = {
     {"no_quota", 4, 4, 4, 4, 1, 0, "", 4, "0 1 2 3", 0, ""},
-    {"v2_quota_1.5", 8, 8, 8, 8, 1, 1.5, "/sys/fs/cgroup", 1, "0 1 2 3 4 5 6 7", 4 * GIB,
+    {"v2_quota_1.5", 8, 8, 8, 8, 1, 1.5, "/sys/fs/cgroup", 2, "0 1 2 3 4 5 6 7", 4 * GIB,
      "/sys/fs/cgroup"},
     {"v2_grandparent_2", 8, 8, 8, 8, 1, 2, "/sys/fs/cgroup/kubepods", 2, "0 1 2 3 4 5 6 7", GIB,
      "/sys/fs/cgroup/kubepods/pod1"},
-    {"v1_quota_2.5", 8, 8, 8, 8, 1, 2.5, "/sys/fs/cgroup/cpu,cpuacct", 2, "0 1 2 3 4 5 6 7",
+    {"v1_quota_2.5", 8, 8, 8, 8, 1, 2.5, "/sys/fs/cgroup/cpu,cpuacct", 3, "0 1 2 3 4 5 6 7",
      2 * GIB, "/sys/fs/cgroup/memory"},
     {"v1_parent_3", 8, 8, 8, 8, 1, 3, "/sys/fs/cgroup/cpu/a", 3, "0 1 2 3 4 5 6 7", 0, ""},
     {"v2_outside", 8, 8, 8, 8, 1, 6, "/odd place", 6, "0 1 2 3 4 5 6 7", 0, ""},
