@@ -43,7 +43,7 @@ static const struct want wants[] = {
      2 * GIB, "/sys/fs/cgroup/memory"},
     {"v1_parent_3", 8, 8, 8, 8, 1, 3, "/sys/fs/cgroup/cpu/a", 3, "0 1 2 3 4 5 6 7", 0, ""},
     {"v2_outside", 8, 8, 8, 8, 1, 6, "/odd place", 6, "0 1 2 3 4 5 6 7", 0, ""},
-    {"v2_bind", 8, 8, 8, 8, 1, 4.5, "/sys/fs/cgroup/inner", 4, "0 1 2 3 4 5 6 7", 0, ""},
+    {"v2_bind", 8, 8, 8, 8, 1, 4.5, "/sys/fs/cgroup/inner", 5, "0 1 2 3 4 5 6 7", 0, ""},
     {"quota_below_one", 4, 4, 4, 4, 1, 0.2, "/sys/fs/cgroup", 1, "0 1 2 3", 0, ""},
     {"cpuset_0-1_of_16", 16, 2, 2, 2, 1, 0, "", 2, "0 1", 0, ""},
     {"smt_4c8t", 8, 8, 4, 4, 1, 0, "", 4, "0 1 2 3", 0, ""},
