@@ -316,12 +316,34 @@ static void remove_leftovers(const char *dir, const char *name) {
     if (d) closedir(d);
 }
 
+/* What can't be put in the place of PATH is said before the work: as root a rename would replace
+ * even /dev/null, and the source's own files are not to be lost. */
+static enum mg_status check_target(const char *folder, const char *path, const char *tmp,
+                                   struct mg_err *err) {
+    struct stat target, file;
+    if (access(tmp, F_OK) != 0 && errno != ENOENT) return mg_fail_errno(err, "create", path, errno);
+    if (stat(path, &target) != 0) return MG_OK;
+    if (!S_ISREG(target.st_mode))
+        return mg_fail(err, MG_ERR_IO, "not_a_file", "%s is there and is not a regular file", path);
+    enum mg_status status = MG_OK;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && status == MG_OK && (e = readdir(d));)
+        if (fstatat(dirfd(d), e->d_name, &file, 0) == 0 && file.st_ino == target.st_ino &&
+            file.st_dev == target.st_dev && mg_source_counts(e->d_name))
+            status = mg_fail(err, MG_ERR_ARGUMENT, "usage",
+                             "%s is a file of the checkpoint that is to be converted", path);
+    if (d) closedir(d);
+    return status;
+}
+
 enum mg_status mg_convert_file(const char *folder, const char *path,
                                const struct mg_convert_options *o, struct mg_convert_report *report,
                                struct mg_err *err) {
     char tmp[4096];
     int n = snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
-    if (n < 0 || (size_t)n >= sizeof tmp) return mg_fail(err, MG_ERR_ARGUMENT, "", "path too long");
+    if (n < 0 || (size_t)n >= sizeof tmp) return mg_fail_errno(err, "create", path, ENAMETOOLONG);
+    enum mg_status status = check_target(folder, path, tmp, err);
+    if (status != MG_OK) return status;
     char dir[4096];
     remove_leftovers(dir, split_path(path, dir));
     /* Without a name nothing is left of it when the process dies. */
@@ -329,7 +351,7 @@ enum mg_status mg_convert_file(const char *folder, const char *path,
     bool named = fd < 0;
     if (named) fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return mg_fail_errno(err, "create", path, errno);
-    enum mg_status status = convert(folder, fd, path, o, report, err);
+    status = convert(folder, fd, path, o, report, err);
     if (status == MG_OK && fsync(fd) != 0) status = mg_fail_errno(err, "write", path, errno);
     if (status == MG_OK && !named) {
         char proc[64];
