@@ -18,6 +18,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +105,19 @@ static void make_panel(void *arg, size_t task, size_t thread) {
         job->not_finite = true;
 }
 
+/* Which of the stacked tensors it was. */
+static enum mg_status not_finite(const struct mg_piece *p, struct mg_err *err) {
+    size_t i = 0;
+    for (; i + 1 < p->n_source; i++) {
+        const struct mg_tensor *t = p->source[i];
+        size_t j = 0;
+        while (j < t->n && isfinite(mg_load_f32(t->dtype, t->data, j))) j++;
+        if (j < t->n) break;
+    }
+    return mg_fail(err, MG_ERR_NUMERIC, "weights_not_finite",
+                   "%s has weights that are not finite numbers", p->source[i]->name);
+}
+
 static enum mg_status write_packed(struct writer *w, const struct mg_piece *p, struct mg_err *err) {
     size_t bytes = mg_packed_panel_bytes(p->pack, p->k), panels = p->bytes / bytes;
     size_t per = mg_max_size(1, w->chunk_bytes / bytes);
@@ -115,9 +129,7 @@ static enum mg_status write_packed(struct writer *w, const struct mg_piece *p, s
         size_t n = mg_min_size(per, panels - at);
         job.first = at;
         mg_pool_run(w->o->pool, make_panel, &job, n);
-        if (job.not_finite)
-            status = mg_fail(err, MG_ERR_NUMERIC, "weights_not_finite",
-                             "%s has weights that are not finite numbers", p->source[0]->name);
+        if (job.not_finite) status = not_finite(p, err);
         mg_sha256_update(&w->matrices, w->chunk, n * bytes);
         if (status == MG_OK) status = write_at(w, w->chunk, n * bytes, p->offset + at * bytes, err);
         if (status == MG_OK) status = step(w, n * bytes, err);
