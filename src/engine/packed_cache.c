@@ -67,7 +67,8 @@ static enum mg_status place_file(struct cache *c, struct mg_err *err) {
     uint8_t digest[MG_SHA256_BYTES];
     if (!realpath(c->folder, real)) return mg_fail_errno(err, "open", c->folder, errno);
     if (!cache_folder(c->e, c->dir))
-        return mg_fail(err, MG_ERR_IO, "no_cache", "no cache folder: HOME is not set");
+        return mg_fail(err, MG_ERR_IO, "no_cache",
+                       "no cache folder: HOME is not set, or the folder's path is too long");
     if (!mg_sha256(real, strlen(real), digest)) return mg_fail_memory(err, "cache name");
     mg_hex(digest, sizeof digest, hex);
     short_name(real, name);

@@ -143,19 +143,16 @@ static void bind_qkv(struct binder *b, struct mg_decoder_layer *l) {
     size_t q = c->n_head * c->head_dim, kv = c->n_head_kv * c->head_dim;
     l->n_qkv = 1;
     if (bind_packed(b, "self_attn.qkv_proj", false, q + 2 * kv, c->hidden, &l->qkv[0])) return;
-    if (bind_packed(b, "self_attn.qk_proj", false, q + kv, c->hidden, &l->qkv[0])) {
-        bind_linear(b, "self_attn.v_proj", kv, c->hidden, false, &l->qkv[l->n_qkv++]);
-        return;
+    if (!bind_packed(b, "self_attn.qk_proj", false, q + kv, c->hidden, &l->qkv[0])) {
+        bind_linear(b, "self_attn.q_proj", q, c->hidden, false, &l->qkv[0]);
+        bind_linear(b, "self_attn.k_proj", kv, c->hidden, false, &l->qkv[l->n_qkv++]);
     }
-    bind_linear(b, "self_attn.q_proj", q, c->hidden, false, &l->qkv[0]);
-    bind_linear(b, "self_attn.k_proj", kv, c->hidden, false, &l->qkv[1]);
-    bind_linear(b, "self_attn.v_proj", kv, c->hidden, false, &l->qkv[2]);
-    l->n_qkv = 3;
+    bind_linear(b, "self_attn.v_proj", kv, c->hidden, false, &l->qkv[l->n_qkv++]);
     /* One set of prepared rows serves all of them. */
-    if (b->status == MG_OK && (mg_linear_is_packed(&l->qkv[0]) != mg_linear_is_packed(&l->qkv[1]) ||
-                               mg_linear_is_packed(&l->qkv[0]) != mg_linear_is_packed(&l->qkv[2])))
-        b->status = mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
-                            "%sself_attn: some of q, k, v are packed, some are not", b->prefix);
+    for (size_t i = 1; i < l->n_qkv && b->status == MG_OK; i++)
+        if (mg_linear_is_packed(&l->qkv[i]) != mg_linear_is_packed(&l->qkv[0]))
+            b->status = mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
+                                "%sself_attn: some of q, k, v are packed, some are not", b->prefix);
 }
 
 static void bind_layers(struct binder *b) {
@@ -180,12 +177,14 @@ static void bind_layers(struct binder *b) {
         if (!bind_packed(b, "mlp.gate_up_proj", true, c->ffn, c->hidden, &l->gate)) {
             bind_linear(b, "mlp.gate_proj", c->ffn, c->hidden, false, &l->gate);
             bind_linear(b, "mlp.up_proj", c->ffn, c->hidden, false, &l->up);
+            if (b->status == MG_OK && (mg_linear_is_packed(&l->gate) ||
+                                       mg_linear_is_packed(&l->up) || l->gate.type != l->up.type))
+                b->status = mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
+                                    "%smlp.gate_proj and up_proj have different element types, or "
+                                    "are packed apart",
+                                    b->prefix);
         }
         bind_linear(b, "mlp.down_proj", c->hidden, c->ffn, false, &l->down);
-        if (b->status == MG_OK && !mg_linear_is_packed(&l->gate) && l->gate.type != l->up.type)
-            b->status =
-                mg_fail(b->err, MG_ERR_UNSUPPORTED, "",
-                        "%smlp.gate_proj and up_proj have different element types", b->prefix);
     }
 }
 

@@ -18,6 +18,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +105,19 @@ static void make_panel(void *arg, size_t task, size_t thread) {
         job->not_finite = true;
 }
 
+/* Which of the stacked tensors it was. */
+static enum mg_status not_finite(const struct mg_piece *p, struct mg_err *err) {
+    size_t i = 0;
+    for (; i + 1 < p->n_source; i++) {
+        const struct mg_tensor *t = p->source[i];
+        size_t j = 0;
+        while (j < t->n && isfinite(mg_load_f32(t->dtype, t->data, j))) j++;
+        if (j < t->n) break;
+    }
+    return mg_fail(err, MG_ERR_NUMERIC, "weights_not_finite",
+                   "%s has weights that are not finite numbers", p->source[i]->name);
+}
+
 static enum mg_status write_packed(struct writer *w, const struct mg_piece *p, struct mg_err *err) {
     size_t bytes = mg_packed_panel_bytes(p->pack, p->k), panels = p->bytes / bytes;
     size_t per = mg_max_size(1, w->chunk_bytes / bytes);
@@ -115,9 +129,7 @@ static enum mg_status write_packed(struct writer *w, const struct mg_piece *p, s
         size_t n = mg_min_size(per, panels - at);
         job.first = at;
         mg_pool_run(w->o->pool, make_panel, &job, n);
-        if (job.not_finite)
-            status = mg_fail(err, MG_ERR_NUMERIC, "weights_not_finite",
-                             "%s has weights that are not finite numbers", p->source[0]->name);
+        if (job.not_finite) status = not_finite(p, err);
         mg_sha256_update(&w->matrices, w->chunk, n * bytes);
         if (status == MG_OK) status = write_at(w, w->chunk, n * bytes, p->offset + at * bytes, err);
         if (status == MG_OK) status = step(w, n * bytes, err);
@@ -316,12 +328,34 @@ static void remove_leftovers(const char *dir, const char *name) {
     if (d) closedir(d);
 }
 
+/* What can't be put in the place of PATH is said before the work: as root a rename would replace
+ * even /dev/null, and the source's own files are not to be lost. */
+static enum mg_status check_target(const char *folder, const char *path, const char *tmp,
+                                   struct mg_err *err) {
+    struct stat target, file;
+    if (access(tmp, F_OK) != 0 && errno != ENOENT) return mg_fail_errno(err, "create", path, errno);
+    if (stat(path, &target) != 0) return MG_OK;
+    if (!S_ISREG(target.st_mode))
+        return mg_fail(err, MG_ERR_IO, "not_a_file", "%s is there and is not a regular file", path);
+    enum mg_status status = MG_OK;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && status == MG_OK && (e = readdir(d));)
+        if (fstatat(dirfd(d), e->d_name, &file, 0) == 0 && file.st_ino == target.st_ino &&
+            file.st_dev == target.st_dev && mg_source_counts(e->d_name))
+            status = mg_fail(err, MG_ERR_ARGUMENT, "usage",
+                             "%s is a file of the checkpoint that is to be converted", path);
+    if (d) closedir(d);
+    return status;
+}
+
 enum mg_status mg_convert_file(const char *folder, const char *path,
                                const struct mg_convert_options *o, struct mg_convert_report *report,
                                struct mg_err *err) {
     char tmp[4096];
     int n = snprintf(tmp, sizeof tmp, "%s.tmp-%ld", path, (long)getpid());
-    if (n < 0 || (size_t)n >= sizeof tmp) return mg_fail(err, MG_ERR_ARGUMENT, "", "path too long");
+    if (n < 0 || (size_t)n >= sizeof tmp) return mg_fail_errno(err, "create", path, ENAMETOOLONG);
+    enum mg_status status = check_target(folder, path, tmp, err);
+    if (status != MG_OK) return status;
     char dir[4096];
     remove_leftovers(dir, split_path(path, dir));
     /* Without a name nothing is left of it when the process dies. */
@@ -329,7 +363,7 @@ enum mg_status mg_convert_file(const char *folder, const char *path,
     bool named = fd < 0;
     if (named) fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return mg_fail_errno(err, "create", path, errno);
-    enum mg_status status = convert(folder, fd, path, o, report, err);
+    status = convert(folder, fd, path, o, report, err);
     if (status == MG_OK && fsync(fd) != 0) status = mg_fail_errno(err, "write", path, errno);
     if (status == MG_OK && !named) {
         char proc[64];

@@ -62,8 +62,12 @@ enum mg_status mg_convert_file(const char *folder, const char *path,
 enum mg_status mg_convert_fd(const char *folder, int fd, const struct mg_convert_options *o,
                              struct mg_convert_report *report, struct mg_err *err);
 
+/* A file of this name is part of a checkpoint. */
+bool mg_source_counts(const char *name);
+
 #define MG_SOURCE_ID 65 /* 64 hexadecimal digits and a zero byte */
-/* The folder's identity for this precision: stats its files, reads none. */
+/* The folder's identity for this precision: names, sizes and times of its files and samples of what
+ * is in them, since times are made equal by image builders and by copying. */
 enum mg_status mg_source_id(const char *folder, enum mg_file_weights weights,
                             char out[MG_SOURCE_ID], struct mg_err *err);
 

@@ -118,7 +118,8 @@ static const struct mg_tensor *find_part(const struct mg_weights *w, const char 
     return mg_weights_find(w, full);
 }
 
-/* The stored sums of a panel are those of its weights. */
+/* The stored sums of a panel are those of its weights, and INT4's fit a byte, which kernels rely
+ * on. */
 static bool check_panel(const struct mg_packed *p, size_t panel) {
     const uint8_t *at = (const uint8_t *)p->data + panel * mg_packed_panel_bytes(p->kind, p->k);
     size_t k = mg_packed_blocks(p->k) * MG_PACK_K;
@@ -129,6 +130,10 @@ static bool check_panel(const struct mg_packed *p, size_t panel) {
                 for (size_t i = 0; i < 4; i++)
                     sum[line / 16 % 2 * MG_TILE + c] += (int8_t)at[4 * c + i];
     } else {
+        for (size_t i = 0; i < k; i++) { /* a block of 64 inputs has 64 sub-scales */
+            int sub = (int8_t)at[i / MG_PACK_K * 1088 + i % MG_PACK_K];
+            if (sub < -15 || sub > 15) return false;
+        }
         for (size_t c = 0; c < MG_PANEL; c++)
             for (size_t j = 0; j < k; j++) sum[c] += mg_packed_int4(at, c, j);
     }

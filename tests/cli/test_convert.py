@@ -119,6 +119,90 @@ def test_container(margay, tmp_path, model, weights):
     assert min(t[n][2] for n in matrices) == split
 
 
+def craft(path, change):
+    """A packed file with what `change` makes of its tensors, laid out anew, with the digests right."""
+    meta, t = read_container(path)
+    t = {n: (v[0], v[1], v[3]) for n, v in t.items() if not n.startswith("margay.pad.")}
+    manifest = json.loads(t.pop("margay.json")[2])
+    change(t)
+    order = sorted(t, key=lambda n: 2 if t[n][0] == "BF16" or n.endswith(".packed") else t[n][0] == "U8")
+    head = {"__metadata__": meta, "margay.json": {"dtype": "U8", "shape": [MANIFEST], "data_offsets": [0, MANIFEST]}}
+    at, split, body = MANIFEST, 0, []
+    for i, n in enumerate(order):
+        if t[n][0] == "BF16" or n.endswith(".packed"):
+            pad = -at % PACKED_ALIGN
+            if pad:
+                head[f"margay.pad.{i}"] = {"dtype": "U8", "shape": [pad], "data_offsets": [at, at + pad]}
+                body.append(bytes(pad))
+                at += pad
+            split = split or at
+        head[n] = {"dtype": t[n][0], "shape": t[n][1], "data_offsets": [at, at + len(t[n][2])]}
+        body.append(t[n][2])
+        at += len(t[n][2])
+    text, body = json.dumps(head).encode(), b"".join(body)
+    text += b" " * (-(8 + len(text)) % PACKED_ALIGN)
+    text = struct.pack("<Q", len(text)) + text
+    parts = {"head": text, "small": body[:split - MANIFEST], "matrices": body[split - MANIFEST:]}
+    for name, data in parts.items():
+        manifest[name + "_sha256"] = hashlib.sha256(data).hexdigest()
+        if name != "head":
+            manifest[name + "_bytes"] = len(data)
+    path.write_bytes(text + json.dumps(manifest).encode().ljust(MANIFEST) + body)
+
+
+def rename_parts(t, old, panels, new):
+    """The first panels of the packed matrix `old` under each of the names."""
+    for end, size in ("packed", 0), ("scale", 128), ("sum", 128):
+        dtype, shape, data = t.pop(f"{old}.{end}")
+        n = panels * (size or shape[1] * shape[2])
+        for name in new:
+            t[f"{name}.{end}"] = (dtype, [panels * 32] if size else [panels, *shape[1:]], data[:n])
+
+
+LAYER = "model.language_model.layers.1."
+
+
+def v_not_packed(t):
+    rename_parts(t, LAYER + "self_attn.qkv_proj", 8, [LAYER + "self_attn.qk_proj"])
+    t[LAYER + "self_attn.v_proj.weight"] = ("BF16", [64, 192], b"\x11\x3c" * (64 * 192))
+
+
+def gate_apart(t):
+    rename_parts(t, LAYER + "mlp.gate_up_proj", 14, [LAYER + "mlp.gate_proj", LAYER + "mlp.up_proj"])
+
+
+def up_not_packed(t):
+    rename_parts(t, LAYER + "mlp.gate_up_proj", 14, [LAYER + "mlp.gate_proj"])
+    t[LAYER + "mlp.up_proj.weight"] = ("BF16", [448, 192], b"\x11\x3c" * (448 * 192))
+
+
+def sub_scale(t):
+    """16 times a nibble's -8 is no byte; with weights of zero the sums say nothing."""
+    name = next(n for n, v in t.items() if n.endswith(".packed") and v[1][2] == 1088)
+    dtype, shape, data = t[name]
+    panel = (bytes([16]) * 64 + bytes([0x88]) * 1024) * shape[1]
+    t[name] = (dtype, shape, panel + data[len(panel):])
+    other = name[:-len("packed")] + "sum"
+    t[other] = (*t[other][:2], bytes(128) + t[other][2][128:])
+
+
+@pytest.mark.parametrize("change, weights, why", [
+    (lambda t: None, "int8", None), (lambda t: None, "int4", None),
+    (v_not_packed, "int8", "some of q, k, v are packed"), (gate_apart, "int8", "packed apart"),
+    (up_not_packed, "int8", "packed apart"), (sub_scale, "int4", "damaged")])
+def test_crafted(margay, tmp_path, change, weights, why):
+    """Digests are no proof of sense: whoever makes a file makes them too."""
+    out = tmp_path / "out.safetensors"
+    assert margay("convert", DEMO, "-o", out, "--weights", weights).returncode == 0
+    right = ask(margay, out).stdout
+    craft(out, change)
+    p = ask(margay, out)
+    if why:
+        assert p.returncode == 1 and why in p.stderr and p.stdout == "", p.stderr
+    else:
+        assert p.returncode == 0 and p.stdout == right, p.stderr
+
+
 @pytest.mark.parametrize("weights", ["int8", "int4", "bf16"])
 def test_answers_as_the_folder(margay, tmp_path, weights):
     out = tmp_path / "out.safetensors"
@@ -229,6 +313,35 @@ def test_onto_a_folder(margay, tmp_path):
         p = margay("convert", TINY, "-o", f"{tmp_path}/{name}")
         assert p.returncode == 1 and p.stderr.startswith("margay: "), (name, p.stderr)
     assert files(tmp_path) == ["sub"] and files(tmp_path / "sub") == []
+
+
+def test_onto_what_is_no_file(margay, tmp_path):
+    """A rename would put a file in its place, for root even in that of /dev/null."""
+    os.mkfifo(tmp_path / "fifo")
+    os.symlink("/dev/null", tmp_path / "link")
+    for name in ("fifo", "link"):
+        p = margay("convert", TINY, "-o", tmp_path / name)
+        assert p.returncode == 1 and f"{name} is there and is not a regular file" in p.stderr, p.stderr
+    assert (tmp_path / "fifo").is_fifo() and (tmp_path / "link").is_char_device() and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("how", ["same", "hard link", "symbolic link"])
+def test_onto_its_own_source(margay, demo, tmp_path, how):
+    source = demo / "model.safetensors"
+    before, out = source.read_bytes(), source if how == "same" else tmp_path / "out"
+    if how == "hard link":
+        os.link(source, out)
+    elif how == "symbolic link":
+        os.symlink(source, out)
+    p = margay("convert", demo, "-o", out)
+    assert p.returncode == 1 and "file of the checkpoint that is to be converted" in p.stderr
+    assert source.read_bytes() == before
+
+
+def test_name_too_long(margay, tmp_path):
+    """Said before the work, though the new file's name alone would fit."""
+    p = margay("convert", TINY, "-o", tmp_path / ("x" * 250))
+    assert p.returncode == 1 and "File name too long" in p.stderr and files(tmp_path) == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -408,6 +521,27 @@ def test_a_changed_folder_is_noticed(margay, demo, cache, change):
     p = ask(margay, demo, "-v", env=in_cache(cache))
     assert p.returncode == 0 and "made anew: the checkpoint has changed since" in p.stderr
     assert "made anew" not in ask(margay, demo, "-v", env=in_cache(cache)).stderr
+
+
+def test_other_weights_with_the_same_times(margay, demo, cache):
+    """Image builders set all times alike, copying keeps them: what is in the files counts too."""
+    weights = demo / "model.safetensors"
+    right = ask(margay, demo, env=in_cache(cache)).stdout
+    before, st = weights.read_bytes(), weights.stat()
+    n = 8 + struct.unpack("<Q", before[:8])[0]
+    weights.write_bytes(before[:n] + bytes(len(before) - n))
+    os.utime(weights, ns=(st.st_atime_ns, st.st_mtime_ns))
+    p = ask(margay, demo, "-v", env=in_cache(cache))
+    assert p.returncode == 0 and "made anew: the checkpoint has changed since" in p.stderr and p.stdout != right
+
+
+def test_cache_path_just_too_long(margay, demo, tmp_path):
+    """The lock's name fits into a path, the longer one of the file on its way does not: also only a warning."""
+    right = ask(margay, demo, env=in_cache(tmp_path / "cache")).stdout
+    folder = str(tmp_path / "long") + "/q" * 2048
+    for n in range(4045, 4062):
+        p = ask(margay, demo, env={"MARGAY_CACHE_DIR": folder[:n].rstrip("/")})
+        assert p.returncode == 0 and p.stdout == right, (n, p.stderr)
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "flipped small", "flipped panel", "text", "other format"])
