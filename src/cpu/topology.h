@@ -1,12 +1,13 @@
 /* cpu/topology.h - how many threads may compute here, and on which processors.
  *
  * count = min(physical cores in the affinity mask, the quota of every cgroup ancestor), at least
- * 1. A quota with a fraction counts as the next whole number when the fraction is worth more than a
- * tenth of the whole (1.5 as 2, 2.5 as 3, 10.5 as 10): the pool's threads block instead of spinning
- * while others are throttled, so that all of the budget is used (measured: docs/speed.md). When the allowed processors lie on several NUMA nodes, only the cores of the nearest
- * group count: the node with the most of them, and the nodes that share its package (threads on a
- * second socket make decoding slower, since the weights' pages lie on one). Who pins takes the
- * first n_thread of cpu.
+ * 1. A quota with a fraction counts as the next whole number when the fraction is worth more than
+ * a tenth of the whole (1.5 as 2, 2.5 as 3, 10.5 as 10): the pool's threads block instead of
+ * spinning while others are throttled, so that all of the budget is used (measured:
+ * docs/speed.md). When the allowed processors lie on several NUMA nodes, only the cores of the
+ * nearest group count: the node with the most of them, and the nodes that share its package
+ * (threads on a second socket make decoding slower, since the weights' pages lie on one). Who pins
+ * takes the first n_thread of cpu.
  *
  * All paths are below `root` ("" for the real system), so that tests bring fixtures of other
  * machines:
