@@ -149,8 +149,8 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                       .llama = "LLAMA_ARG_MODEL",
                       .fallback = "the small demo model that ships",
                       .group = G_MODEL,
-                      .help = "Folder of the checkpoint: config.json, tokenizer.json, "
-                              "model.safetensors or its shards.",
+                      .help = "Folder of the checkpoint (config.json, tokenizer.json, "
+                              "model.safetensors or its shards), or a file that convert made.",
                       .commands = ENGINE | TOKENIZE},
     [MG_OPT_WEIGHTS] =
         {.name = "weights",

@@ -15,7 +15,7 @@
 #ifndef MARGAY_SOURCE_DIR
 #define MARGAY_SOURCE_DIR ""
 #endif
-#define LOW_DETAIL_TOKENS 169 /* 13 x 13 cells of 32 pixels: longest side 416 */
+#define LOW_DETAIL_TOKENS 169 /* 13 x 13 cells of 32 pixels: 416 x 416, or as many otherwise */
 #define AUTO_DETAIL_TOKENS 1024
 
 /* The demo model: beside the build folder, installed, or in the tree that this was compiled from.

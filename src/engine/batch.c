@@ -3,6 +3,10 @@
 
 #include "engine/internal.h"
 
+_Static_assert(MG_MAX_BATCH <= MG_MAX_SPAN && MG_MAX_BATCH <= MG_MAX_TOP,
+               "a batch is one pass, and its last rows' likeliest tokens are asked for at once");
+_Static_assert(MG_MAX_DRAFT < MG_MAX_TOP, "a draft and the token before it are one pass");
+
 enum mg_status mg_batch_step(mg_chat *const *chat, size_t n, const int32_t *id, int32_t *next,
                              struct mg_err *err) {
     struct mg_span span[MG_MAX_BATCH];

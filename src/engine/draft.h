@@ -18,7 +18,7 @@
 
 struct mg_draft {
     struct mg_ids said; /* prompt and answer, owned */
-    float right[5];     /* by length of match: share of tokens that were right */
+    float right[5];     /* by length of match (2 .. 4): share of tokens that were right */
     size_t match;       /* of the last proposal, 0 none */
     size_t waited;      /* chances let pass because drafts did not pay */
 };

@@ -3,8 +3,8 @@
  *
  * A conversation's way: turns and pictures (chat.c) -> prompt ids and rows with positions
  * (layout.c)
- * -> vision, prefill, decode (answer.c). One thread owns an engine and its chats; only
- * mg_chat.cancel is touched from outside.
+ * -> vision, prefill, decode (answer.c), guessing ahead (draft.c), several at once (batch.c). One
+ * thread owns an engine and its chats; only mg_chat.cancel is touched from outside.
  */
 #ifndef MG_ENGINE_INTERNAL_H
 #define MG_ENGINE_INTERNAL_H
@@ -30,8 +30,8 @@ struct mg_engine {
     struct mg_kernels kernels;
     struct mg_pool *pool;
     struct mg_compute compute;
-    struct mg_decoder_work work;         /* of prefill_chunk rows */
-    struct mg_row *row;                  /* [prefill_chunk] rows of the pass being made */
+    struct mg_decoder_work work;         /* of prefill_chunk rows, MG_MAX_TOP at least */
+    struct mg_row *row;                  /* [work.rows] of the pass being made */
     float *logits;                       /* [n_vocab] */
     struct mg_draft draft;               /* of the answer being generated */
     struct mg_sampler *sampler;          /* made for n_vocab, reset per answer */
@@ -104,8 +104,7 @@ int64_t mg_layout_identity(const struct layout *l, size_t i);
 /* Row i for the decoder; the picture's features must be there. */
 struct mg_row mg_layout_row(const struct mg_chat *chat, const struct layout *l, size_t i);
 
-/* Decides which cells of the resized picture are kept, by the engine's options: n_token and kept.
- */
+/* Decides which cells of the resized picture are kept (n_token, kept), by the engine's options. */
 enum mg_status mg_chat_prune(const mg_engine *engine, struct chat_image *image, struct mg_err *err);
 /* Encodes picture i unless its features are there; `patches` ([n_token*merge^2][dim], of the kept
  * cells) replaces the picture's own values (trace), or NULL. */

@@ -15,11 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The place of one folder's packed file. */
 struct cache {
-    mg_engine *e;
-    const char *folder;
+    mg_engine *e;       /* borrowed */
+    const char *folder; /* of the checkpoint, borrowed */
     enum mg_file_weights weights;
-    char dir[PATH_MAX];
+    char dir[PATH_MAX];        /* the cache folder */
     char path[PATH_MAX + 320]; /* of the packed file */
     struct mg_err why;         /* the cache can't be used */
 };
@@ -142,14 +143,13 @@ enum mg_status mg_packed_cache_open(mg_engine *e, const char *folder, enum mg_fi
         if (reason) mg_log(MG_LOG_WARN, "%s is made anew: %s", c.path, reason);
         mg_log(MG_LOG_INFO, "converting %s to %s in %s", folder, mg_file_weights_name(weights),
                c.path);
-        status = mg_convert_file(folder, c.path, &o, NULL, err);
-        if (status == MG_ERR_IO && err) { /* full or read-only */
-            c.why = *err;
-            mg_err_clear(err);
+        status = mg_convert_file(folder, c.path, &o, NULL, &c.why);
+        if (status == MG_ERR_IO) /* full or read-only */
             status = convert_to_memory(&c, &o, out, err);
-        } else if (status == MG_OK) {
+        else if (status == MG_OK)
             status = mg_model_open(c.path, NULL, out, err);
-        }
+        else if (err)
+            *err = c.why;
     }
     close(lock);
     return status;

@@ -48,8 +48,8 @@ struct mg_matmul {
     enum mg_epilogue epilogue;
     const void *x; /* [m][ldx] of the table's x_type[mode], as made by mg_kernels.prepare */
     size_t ldx;
-    const void
-        *w; /* [n][ldw], as in the checkpoint; element-aligned only, may be a read-only mapping */
+    /* [n][ldw], as in the checkpoint; element-aligned only, may be a read-only mapping */
+    const void *w;
     const void *w2; /* SWIGLU: the second matrix, same type and stride; else NULL */
     size_t ldw;
     enum mg_dtype wtype; /* F32, F16 or BF16 */
@@ -65,11 +65,11 @@ struct mg_top {
     uint32_t index; /* column */
 };
 
-/* The same with packed weights (packed.h). With p the exact integer sum of (q - zero) * w, a result
- * is float(p) * (w.scale * x.scale), where the row has loud blocks + float(their sum) * (w.scale *
+/* The same with packed weights (packed.h). With s the exact integer sum of (q - zero) * w, a result
+ * is float(s) * (w.scale * x.scale), where the row has loud blocks + float(their sum) * (w.scale *
  * x.loud_scale), + bias, each rounded in this order on every tier; STORE, ADD and TOP have the same
- * bits everywhere, the others differ in how exp is computed. SWIGLU needs an
- * interleaved w. */
+ * bits everywhere, the others differ in how exp is computed. SWIGLU needs an interleaved w, and an
+ * interleaved w allows nothing else. */
 struct mg_packed_matmul {
     enum mg_epilogue epilogue;
     const struct mg_packed *w;
@@ -109,8 +109,8 @@ static inline size_t mg_kv_value_place(enum mg_dtype type, size_t d, size_t p, s
 
 /* out[i][h*head_dim ..] = softmax(scale * q k^T) v for query rows i and heads h; head h reads
  * key/value head h / (n_head / n_head_kv). Row i sees keys 0 .. n_kv-1, or when causal 0 ..
- * first_pos + i. The softmax is exact, in f32; tier bf16 off Intel rounds q * scale and the weights
- * of the values to bf16 when the keys are. A row's bits are the same in any chunk of the prompt. */
+ * first_pos + i. The softmax is exact, in f32, also on bf16 keys and values, which are widened. A
+ * row's bits are the same in any chunk of the prompt. */
 struct mg_attention {
     const float *q; /* row i at q + i*ldq, head h at + h*head_dim */
     size_t ldq;
@@ -137,8 +137,7 @@ struct mg_kernels {
     void (*prepare)(enum mg_mode mode, const float *in, size_t ldin, void *out, size_t ldout,
                     size_t m, size_t k);
 
-    /* The product's columns are cut into tasks; each task writes its own columns of y for all rows.
-     */
+    /* The product's columns are cut into tasks; each writes its own columns of y for all rows. */
     size_t (*matmul_tasks)(const struct mg_matmul *op);
     size_t (*matmul_scratch)(const struct mg_matmul *op); /* bytes per thread, 64-byte aligned */
     void (*matmul)(const struct mg_matmul *op, size_t task, void *scratch);
@@ -165,8 +164,7 @@ struct mg_kernels {
     /* out[i][j] = in[i][j] * rsqrt(mean_j(in^2) + eps) * w[j] */
     void (*rms_norm)(const float *in, size_t ldin, const float *w, float eps, float *out,
                      size_t ldout, size_t m, size_t k);
-    /* out[i][j] = (in[i][j] - mean) * rsqrt(var + eps) * w[j] + b[j], var over k without correction
-     */
+    /* out[i][j] = (in[i][j] - mean) * rsqrt(var + eps) * w[j] + b[j]; var divides by k */
     void (*layer_norm)(const float *in, size_t ldin, const float *w, const float *b, float eps,
                        float *out, size_t ldout, size_t m, size_t k);
     /* Rotate-half in place on n_head heads of head_dim in each row: with a = x[j], b = x[j + d/2]:

@@ -5,17 +5,18 @@
  * x 4 neighbours in k. One line is an operand of vpdpbusd, one tile an operand of tdpbusd, and a
  * thread that walks a panel reads one stream:
  *
- *   INT8   [n/32][k/64]{ tile 0: [16 k4][16 output][4 k] i8, tile 1 }             2048 bytes a
- * block INT4   [n/32][k/64]{ sub: [2 tile][2 group][16 output] i8,                      64 tile 0:
- * [8][16 output][4 k] of two nibbles, tile 1 }     1024 BF16   [n/32][k/32]{ tile 0: [16 k2][16
- * output][2 k] bf16, tile 1 }           2048
+ *   INT8   [n/32][k/64]{ tile 0: [16 k4][16 output][4 k] i8, tile 1 }       2048 bytes a block
+ *   INT4   [n/32][k/64]{ sub: [2 tile][2 group][16 output] i8,                64
+ *                        tile 0: [8][16 output][4 k] of two nibbles,
+ *                        tile 1 }                                           1024, so 1088 a block
  *
  * INT8: w = scale[output] * q, q in -127..127.
  * INT4: w = scale[output] * sub * (nibble - 8); a group is 32 neighbours in k, sub in -15..15, so
  *       sub * (nibble - 8) is a whole number in -120..120 and the kernels may widen a panel to
- * INT8. The low nibbles of line i are k4 line 2i of the tile, the high ones line 2i + 1. n and k
- * are padded with zero weights to multiples of 32 and 64. `sum` is the sum over k of the whole
- * numbers, by which the activations' zero point is taken out again.
+ *       INT8. The low nibbles of line i are k4 line 2i of the tile, the high ones line 2i + 1.
+ *
+ * n and k are padded with zero weights to multiples of 32 and 64. `sum` is the sum over k of the
+ * whole numbers, by which the activations' zero point is taken out again.
  *
  * Interleaved (the gate and up projections): tile 2j of the matrix is gate's outputs 16j..16j+15,
  * tile 2j + 1 up's, so that a panel holds both factors of 16 results; n counts the results.
@@ -28,8 +29,8 @@
  *
  *   row: [k up to whole blocks] u8 | [n_loud][64] i8, x = loud_scale * q
  *
- * The products' sums are exact integers, so neither the order of adding nor the number of rows, nor
- * how a product is cut into tasks, changes a bit.
+ * The products' sums are exact integers (k is at most MG_PACK_MAX_K), so neither the order of
+ * adding nor the number of rows, nor how a product is cut into tasks, changes a bit.
  */
 #ifndef MG_KERNELS_PACKED_H
 #define MG_KERNELS_PACKED_H
@@ -41,11 +42,12 @@
 enum mg_pack { MG_PACK_INT8, MG_PACK_INT4, MG_N_PACK };
 
 enum {
-    MG_PANEL = 32,      /* outputs of a panel */
-    MG_TILE = 16,       /* outputs of a tile */
-    MG_PACK_K = 64,     /* inputs of a block */
-    MG_PACK_GROUP = 32, /* INT4: inputs that share a sub-scale */
-    MG_PACK_ALIGN = 64  /* bytes, of `data` */
+    MG_PANEL = 32,        /* outputs of a panel */
+    MG_TILE = 16,         /* outputs of a tile */
+    MG_PACK_K = 64,       /* inputs of a block */
+    MG_PACK_GROUP = 32,   /* INT4: inputs that share a sub-scale */
+    MG_PACK_ALIGN = 64,   /* bytes, of `data` */
+    MG_PACK_MAX_K = 65536 /* inputs: 255 * 127 * k must fit an int32_t */
 };
 
 struct mg_packed {
@@ -53,8 +55,8 @@ struct mg_packed {
     bool interleaved;
     size_t n, k;        /* outputs (results when interleaved) and inputs, without the padding */
     const void *data;   /* mg_packed_bytes, 64-byte aligned, usually in a read-only mapping */
-    const float *scale; /* [panels * 32], 0 for padding */
-    const int32_t *sum; /* [panels * 32] */
+    const float *scale; /* [panels * 32], 0 for padding; a view like `data` */
+    const int32_t *sum; /* [panels * 32]; likewise */
 };
 
 /* A row of activations whose values span less than this counts as zeros. */
@@ -62,12 +64,12 @@ struct mg_packed {
 
 enum { MG_MAX_LOUD = 4, MG_MAX_LOUD_BLOCKS = 1024 };
 
-/* One row of activations. */
+/* What belongs to one row of activations beside its bytes. */
 struct mg_row_scale {
-    float scale; /* NaN when the row was not finite, so that its products aren't either */
-    int32_t zero;
-    float loud_scale;
-    uint16_t n_loud;
+    float scale;      /* NaN when the row was not finite, so that its products aren't either */
+    int32_t zero;     /* the q that stands for 0, 0..255 */
+    float loud_scale; /* of the loud blocks' bytes */
+    uint16_t n_loud;  /* loud blocks, 0 for most rows */
     uint16_t loud[MG_MAX_LOUD];        /* blocks, ascending */
     int16_t loud_sum[2 * MG_MAX_LOUD]; /* sums of the loud values, by groups of 32 */
 };

@@ -3,9 +3,8 @@
 
 #include <stdlib.h>
 
-#define ROW_BLOCK                                                                                  \
-    8 /* rows per task: enough work to pay for handing it out, few enough to share                 \
-       */
+/* Rows per task: enough work to pay for handing it out, few enough to share. */
+#define ROW_BLOCK 8
 
 enum mg_status mg_compute_open(struct mg_compute *c, const struct mg_kernels *kernels,
                                struct mg_pool *pool, enum mg_mode mode, struct mg_err *err) {
@@ -48,7 +47,7 @@ size_t mg_input_bytes(size_t m, size_t k) {
 
 /* One product as its kernel wants it. */
 struct job_op {
-    bool packed;
+    bool packed; /* `integer` is filled, else `plain` */
     struct mg_matmul plain;
     struct mg_packed_matmul integer;
     size_t n_task;
@@ -188,8 +187,7 @@ static void run_rows_task(void *arg, size_t task, size_t thread) {
 
 void mg_compute_rows(struct mg_compute *c, mg_rows_fn *fn, void *arg, size_t m) {
     struct rows_job job = {c, fn, arg, m};
-    /* One block runs on the caller, but as a job: with denormals off like any other number of rows.
-     */
+    /* One block runs on the caller, but as a job: with denormals off like any number of rows. */
     mg_pool_run(c->pool, run_rows_task, &job, (m + ROW_BLOCK - 1) / ROW_BLOCK);
 }
 

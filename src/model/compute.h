@@ -23,7 +23,7 @@ struct mg_compute {
     size_t n_thread;
     void **scratch; /* [n_thread] blocks of scratch_bytes, owned */
     size_t scratch_bytes;
-    mg_tick_fn *tick; /* may be NULL */
+    mg_tick_fn *tick; /* may be NULL; set by who runs an answer, for its time */
     void *tick_user;
 };
 
@@ -40,8 +40,8 @@ struct mg_linear {
     const void *w;      /* [n][k], a view into the mapping; NULL when packed */
     enum mg_dtype type; /* F32, F16, BF16 */
     size_t n, k;
-    float *bias; /* [n] f32, owned, or NULL */
-    struct mg_packed packed;
+    float *bias;             /* [n] f32 in the model's arena, or NULL */
+    struct mg_packed packed; /* data NULL when row-major */
 };
 static inline bool mg_linear_is_packed(const struct mg_linear *l) {
     return l->packed.data != NULL;
@@ -51,7 +51,7 @@ static inline bool mg_linear_is_packed(const struct mg_linear *l) {
 struct mg_input {
     void *rows;              /* [m][ld]: u8 for packed weights, else x_type of the compute mode */
     size_t ld;               /* elements; set by mg_prepare_begin */
-    struct mg_row_scale *xs; /* [m], packed weights only */
+    struct mg_row_scale *xs; /* [m], packed weights only; both owned by who makes the input */
 };
 /* Bytes of `rows` that hold m rows of k values for any matrix. */
 size_t mg_input_bytes(size_t m, size_t k);
@@ -71,8 +71,8 @@ struct mg_product {
     const struct mg_linear *up; /* SWIGLU with row-major weights: the second matrix */
     const struct mg_input *x;
     size_t first, m;
-    float *y;
-    size_t ldy;
+    float *y;   /* [m][ldy] f32, the first row's; unused for TOP */
+    size_t ldy; /* elements */
     enum mg_epilogue epilogue;
     struct mg_top *top; /* TOP: [mg_compute_top_tasks][m] */
 };
@@ -87,7 +87,7 @@ enum mg_status mg_compute_linear(struct mg_compute *c, const struct mg_linear *l
 /* Entries of `top` a row for a packed matrix and m rows. */
 size_t mg_compute_top_tasks(const struct mg_compute *c, const struct mg_linear *l, size_t m);
 
-/* n independent ones as one job. */
+/* n independent attentions, of any number of conversations, as one job. */
 enum mg_status mg_compute_attention(struct mg_compute *c, const struct mg_attention *op, size_t n,
                                     struct mg_err *err);
 

@@ -1,8 +1,8 @@
-/* model/decoder.h - the language model over the keys and values of one conversation.
+/* model/decoder.h - the language model over the keys and values of one or several conversations.
  *
  *   rows: embedding of a token, or a picture's merger row
- *   layer: x += o(attention(rope(norm(q, k)), v));  x += down(silu(gate) * up);  image rows +=
- * DeepStack map
+ *   layer: x += o(attention(rope(norm(q, k)), v));  x += down(silu(gate) * up);
+ *          image rows += DeepStack map
  *
  * A pass takes any number of rows up to the workspace's; each row brings its own positions and its
  * own picture rows, so a chunk may begin and end anywhere, also inside a picture.
@@ -32,10 +32,10 @@ struct mg_decoder_work {
     float *qkv;                      /* [rows][ldqkv]: q, k, v one after another */
     float *att;                      /* [rows][ldatt] */
     float *ffn;                      /* [rows][ldffn] */
-    struct mg_input in;              /* [rows] of the longest */
+    struct mg_input in;              /* [rows] prepared rows of hidden, att or ffn values */
     struct mg_top *top;              /* [tasks of the head][MG_MAX_TOP] */
     float *cos, *sin;                /* [rows][head_dim/2] */
-    struct mg_arena arena;
+    struct mg_arena arena;           /* owns all of the above */
 };
 enum mg_status mg_decoder_work_open(struct mg_decoder_work *w, const struct mg_model *model,
                                     size_t rows, struct mg_err *err);

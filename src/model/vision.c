@@ -4,8 +4,8 @@
  * (3*n*h), and blocks of MLP_ROWS rows of the MLP, so that memory is linear in n with a small
  * factor:
  *
- *   x [n][h+pad]   rows [n][max(dim, h)+pad]   qkv [n][3h+pad]   att [n][h+pad]   mlp
- * [MLP_ROWS][ffn+pad] twice
+ *   x, norm [n][h+pad]   rows [n][max(dim, h)+pad]   qkv [n][3h+pad]   keys, values [n][h]
+ *   mlp [MLP_ROWS][ffn+pad], and prepared; wide [MLP_ROWS][4h]
  */
 #include "model/vision.h"
 
@@ -194,8 +194,7 @@ static enum mg_status mlp(struct work *w, const struct mg_vision_block *b, struc
     return MG_OK;
 }
 
-/* Rows tok0 .. tok0+m of the merged grid as [m][wide] in w->wide, normed before or after the view.
- */
+/* Tokens tok0 .. tok0+m-1 as rows [m][wide] in w->wide, normed before or after the view. */
 static void gather_merged(struct work *w, const struct mg_merger *g, size_t tok0, size_t m) {
     size_t hidden = w->config->hidden, unit = w->config->merge * w->config->merge,
            wide = hidden * unit;

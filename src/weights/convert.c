@@ -1,4 +1,4 @@
-/* weights/convert.c - planning the packed file (what stands where) and writing it. See convert.h.
+/* weights/convert.c - writing the packed file that convert_plan.c has planned. See convert.h.
  *
  *   header          | margay.json | vectors, scales, sums | the checkpoint's small files | matrices
  *   |<- head_sha256->|             |<----------- small_sha256 ----------->|<- matrices_sha256 ->|
@@ -30,17 +30,17 @@
 #define CHUNK_BYTES ((size_t)8 << 20)
 
 struct writer {
-    struct mg_convert_plan plan;
-    const struct mg_convert_options *o;
+    struct mg_convert_plan plan;        /* owned */
+    const struct mg_convert_options *o; /* borrowed, as the next three */
     struct mg_convert_report *report;
     int fd;
-    const char *path; /* for messages */
-    struct mg_sha256 source, matrices;
-    uint8_t *chunk; /* [CHUNK_BYTES or a panel], owned */
+    const char *path;                  /* for messages */
+    struct mg_sha256 source, matrices; /* of what is read, and of what is written */
+    uint8_t *chunk;                    /* [chunk_bytes], owned: 8 MB, or a panel if that is more */
     size_t chunk_bytes;
     float **rows; /* [n_thread] of [32][k_max] f32, owned */
     size_t n_thread;
-    uint64_t done;
+    uint64_t done; /* bytes of matrices written, of plan.total */
 };
 
 static enum mg_status write_at(const struct writer *w, const void *data, size_t n, uint64_t at,
@@ -63,13 +63,13 @@ static enum mg_status step(struct writer *w, size_t n, struct mg_err *err) {
     return mg_fail(err, MG_ERR_CANCELLED, "cancelled", "stopped on request");
 }
 
-/* Panels [first, first + n) of one matrix into the chunk. */
+/* Panels of one matrix, from `first` on, into the chunk; a task is a panel. */
 struct panel_job {
     struct writer *w;
     const struct mg_piece *p;
     size_t first;
-    double (*error)[2]; /* [n_thread] */
-    _Atomic bool not_finite;
+    double (*error)[2];      /* [n_thread] squared error, squares */
+    _Atomic bool not_finite; /* set by any thread */
 };
 
 /* Row `out` of the stacked tensors, widened; which of them: by tile when interleaved. */
@@ -314,7 +314,8 @@ static const char *split_path(const char *path, char dir[4096]) {
     return path + (slash - dir) + 1;
 }
 
-/* PATH.tmp-PID of processes that are no more. */
+/* PATH.tmp-PID of processes that are no more, or that had this one's number: in a container that is
+ * the same at every start. */
 static void remove_leftovers(const char *dir, const char *name) {
     DIR *d = opendir(dir);
     size_t n = strlen(name);
@@ -322,7 +323,8 @@ static void remove_leftovers(const char *dir, const char *name) {
         if (strncmp(e->d_name, name, n) != 0 || strncmp(e->d_name + n, ".tmp-", 5) != 0) continue;
         char *end;
         long pid = strtol(e->d_name + n + 5, &end, 10);
-        if (pid > 0 && !*end && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        if (pid <= 0 || *end) continue;
+        if (pid == (long)getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH))
             unlinkat(dirfd(d), e->d_name, 0);
     }
     if (d) closedir(d);

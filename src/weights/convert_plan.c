@@ -112,6 +112,12 @@ struct group {
 
 static void add_packed(struct planner *p, const struct group *g, enum mg_matrix part,
                        enum mg_store store, const struct mg_tensor *const *source) {
+    if (g->k > MG_PACK_MAX_K) {
+        p->status = mg_fail(p->err, MG_ERR_UNSUPPORTED, "packed_wide",
+                            "%s%s has %zu inputs; at most %d at 8 or 4 bit, use bf16", p->prefix,
+                            g->name[0], g->k, MG_PACK_MAX_K);
+        return;
+    }
     struct mg_piece *piece = new_piece(p, MG_PIECE_PACKED, g->fused, ".packed");
     if (!piece) return;
     piece->part = part;
@@ -489,7 +495,7 @@ enum mg_status mg_source_id(const char *folder, enum mg_file_weights weights,
         hash_stat(&h, name[i], &st);
         if (S_ISREG(st.st_mode)) hash_samples(&h, dirfd(dir), name[i], st.st_size);
     }
-    uint8_t digest[MG_SHA256_BYTES];
+    uint8_t digest[MG_SHA256_BYTES] = {0};
     if (!mg_sha256_finish(&h, digest) && status == MG_OK)
         status = mg_fail_memory(err, "hash of the folder");
     mg_hex(digest, sizeof digest, out);

@@ -146,6 +146,9 @@ enum mg_status mg_packed_find(const struct mg_weights *w, const char *name, bool
     const struct mg_tensor *data = find_part(w, name, ".packed");
     *found = data != NULL;
     if (!data) return MG_OK;
+    if (k > MG_PACK_MAX_K)
+        return mg_fail(err, MG_ERR_UNSUPPORTED, "packed_wide",
+                       "tensor %s.packed has %zu inputs; at most %d", name, k, MG_PACK_MAX_K);
     const struct mg_tensor *scale = find_part(w, name, ".scale"), *sum = find_part(w, name, ".sum");
     *out = (struct mg_packed){.interleaved = interleaved, .n = n, .k = k, .data = data->data};
     size_t panels = mg_packed_panels(out), blocks = mg_packed_blocks(k);

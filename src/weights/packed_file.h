@@ -14,10 +14,10 @@
 
 struct mg_manifest {
     enum mg_file_weights weights;
-    char source_id[65]; /* mg_source_id of the folder that it was made from */
-    char matrices_sha256[65];
-    size_t matrices_bytes;   /* to the end of the file */
-    const uint8_t *matrices; /* view */
+    char source_id[65];       /* mg_source_id of the folder that it was made from */
+    char matrices_sha256[65]; /* hexadecimal, lower case */
+    size_t matrices_bytes;    /* to the end of the file */
+    const uint8_t *matrices;  /* view, as long as the weights are open */
 };
 
 /* *packed false: these weights are an ordinary checkpoint. Errors: packed_format (made by another
@@ -32,8 +32,9 @@ struct mg_slice mg_packed_file_text(const struct mg_weights *w, const char *name
 enum mg_status mg_packed_file_config(const struct mg_weights *w, struct mg_config *out,
                                      struct mg_err *err);
 
-/* NAME.packed with its scales and sums, of exactly this shape; *found false when there is no such
- * tensor (the matrix may be there as NAME.weight). */
+/* NAME.packed with its scales and sums, of exactly this shape, as views; *found false when there is
+ * no such tensor (the matrix may be there as NAME.weight). Errors: tensor_shape, tensor_unaligned,
+ * packed_wide, packed_damaged. */
 enum mg_status mg_packed_find(const struct mg_weights *w, const char *name, bool interleaved,
                               size_t n, size_t k, bool *found, struct mg_packed *out,
                               struct mg_err *err);

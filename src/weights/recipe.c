@@ -3,7 +3,8 @@
 
 #include <stdint.h>
 
-/* `inner` is for the decoder's middle layers; `edge` for the first ones and the last. */
+/* `inner` is for the decoder's middle layers; `edge` for the first ones and the last. What isn't in
+ * a layer has the same in both. */
 struct row {
     const char *name;
     uint8_t edge[MG_N_FILE_WEIGHTS], inner[MG_N_FILE_WEIGHTS]; /* by file: bf16, int8, int4 */

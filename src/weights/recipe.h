@@ -1,10 +1,11 @@
 /* weights/recipe.h - which matrix is kept at which precision: the one table that `convert` follows
  * and prints.
  *
- * Sensitive, by published measurements (docs/model.md): the first decoder layers, where DeepStack's
- * maps are added, and the last one; down_proj, whose inputs have few huge values; v_proj, which is
- * small; the vision tower, the mergers, the head and the embedding. They stay at 8 bit in an int4
- * file. The patch embedding (0.1 % of the weights) stays bf16.
+ * Sensitive, by published measurements: the first eighth of the decoder's layers, where DeepStack's
+ * maps are added, and the last one; v_proj, which is small; the vision tower, the mergers, the head
+ * and the embedding. They stay at 8 bit in an int4 file. down_proj, whose inputs have few huge
+ * values, may be 4 bit since those have a scale of their own (kernels/packed.h). The patch
+ * embedding (0.1 % of the weights) and the position table stay bf16.
  */
 #ifndef MG_WEIGHTS_RECIPE_H
 #define MG_WEIGHTS_RECIPE_H

@@ -1,7 +1,8 @@
 /* kernels/ref/packed.c - products with packed weights and the rounding of activations, the
  * definition.
  *
- * Sums fit 32 bits: |q - zero| <= 255, |w| <= 127, k < 2^16. A task is one panel for all rows.
+ * Sums fit 32 bits: |q - zero| <= 255, |w| <= 127, k <= MG_PACK_MAX_K. A task is one panel for all
+ * rows.
  */
 #include "kernels/ref/ref.h"
 

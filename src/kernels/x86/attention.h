@@ -6,19 +6,17 @@
  * with v. A row whose maximum grows has its sums scaled down (the "online" softmax: exact but for
  * rounding).
  *
- * Both products are the same micro-kernel: MR rows of f32 (or, by MG_DOT_BF16, of bf16 pairs)
- * against two vectors of columns that lie in lines one behind another (kernels.h); with BF16 a line
- * has two neighbours in the inner dimension, the first in the low halves:
+ * Both products are the same micro-kernel: MR rows of f32 against two vectors of columns that lie
+ * in lines one behind another (kernels.h); with BF16 a line has two neighbours in the inner
+ * dimension, the first in the low halves:
  *
  *     scores[r][16 positions] += q[r][j] * low + q[r][j+1] * high      lines of keys, j = 0, 2, ...
- *     sums[r][16 dimensions]  += p[r][i] * low + p[r][i+1] * high      lines of values, i = 0, 2,
- * ...
+ *     sums[r][16 dimensions]  += p[r][i] * low + p[r][i+1] * high      lines of values, i likewise
  *
  * Each output is one chain in ascending order, whatever the number of rows, and hidden keys add
  * exact zeros: a row has the same bits in any chunk of the prompt.
  *
- *   scratch:  q [R][d]  sums [R][dv]  top, total [R]  scores [MR][KEYS + 16]      R = rows of a
- * block
+ *   scratch:  q [R][d]  sums [R][dv]  top, total [R]  scores [MR][KEYS + 16]   (R rows of a block)
  */
 #ifndef MG_KERNELS_X86_ATTENTION_H
 #define MG_KERNELS_X86_ATTENTION_H

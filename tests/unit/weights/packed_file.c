@@ -3,6 +3,7 @@
  * scales and sums that don't belong. Whole files come from the small checkpoints; single matrices
  * are made here.
  */
+#include "base/sha256.h"
 #include "model/model.h"
 #include "weights/convert.h"
 #include "weights/pack.h"
@@ -422,12 +423,81 @@ static void test_checkpoint(void **state) {
     mg_weights_close(w);
 }
 
+/* Replaces the text `old` of the header by `new` in the spaces behind it, and has the digest say
+ * so. */
+static void edit_header(struct file *f, const char *old, const char *new) {
+    size_t at = find_text(f, 8, old), n_old = strlen(old), n_new = strlen(new), end = f->manifest;
+    while (f->data[end - 1] == ' ') end--;
+    assert_true(at + n_old < end && end - n_old + n_new <= f->manifest);
+    memmove(f->data + at + n_new, f->data + at + n_old, end - at - n_old);
+    memcpy(f->data + at, new, n_new);
+    for (size_t i = end - n_old + n_new; i < end; i++) f->data[i] = ' ';
+    uint8_t digest[MG_SHA256_BYTES];
+    char hex[MG_SHA256_HEX];
+    assert_true(mg_sha256(f->data, f->manifest, digest));
+    mg_hex(digest, sizeof digest, hex);
+    memcpy(f->data + find_text(f, f->manifest, "\"head_sha256\":") + 15, hex, sizeof hex - 1);
+}
+
+/* q and k packed, v not: rows are prepared once for all three, so that the file can't be computed
+ * with, however right its digests are. v's matrix is made of the tokenizer's text. */
+static void test_mixed(void **state) {
+    (void)state;
+    struct file f = make_file(MG_FILE_INT4);
+    struct mg_weights *w;
+    struct mg_manifest m;
+    struct mg_err err = {0};
+    char old[200], new[500];
+    assert_int_equal(mg_weights_open_fd(f.fd, "file", &w, &err), MG_OK);
+    const struct mg_tensor *t = mg_weights_find(w, "margay.file.tokenizer.json");
+    assert_non_null(t);
+    size_t n = t->n, used = 64 * 96 * 2; /* bf16 [64][96] */
+    size_t from = (size_t)((const uint8_t *)t->data -
+                           (const uint8_t *)mg_weights_find(w, "margay.json")->data);
+    size_t odd = (f.manifest + from) % 2; /* tensors lie at multiples of their elements' size */
+    assert_true(n > odd + used);
+    mg_weights_close(w);
+    edit_header(&f, "layers.1.self_attn.v_proj.packed", "layers.1.self_attn.v_proj.hidden");
+    assert_int_equal(open_model(&f, &m, &err), MG_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "layers.1.self_attn.v_proj.weight"));
+    snprintf(old, sizeof old,
+             "\"margay.file.tokenizer.json\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[%"
+             "zu,%zu]}",
+             n, from, from + n);
+    snprintf(new, sizeof new,
+             "\"model.language_model.layers.1.self_attn.v_proj.weight\":{\"dtype\":\"BF16\","
+             "\"shape\":[64,96],\"data_offsets\":[%zu,%zu]},"
+             "\"skip\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]},"
+             "\"rest\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}",
+             from + odd, from + odd + used, odd, from, from + odd, n - odd - used,
+             from + odd + used, from + n);
+    edit_header(&f, old, new);
+    enum mg_status status = open_model(&f, &m, &err);
+    if (status != MG_ERR_UNSUPPORTED) fail_msg("%s", err.text);
+    assert_non_null(strstr(err.text, "layers.1.self_attn"));
+    close_file(&f);
+}
+
+/* Sums of more inputs would not fit 32 bits. */
+static void test_too_wide(void **state) {
+    (void)state;
+    struct parts p = {.kind = MG_PACK_INT8, .n = 1, .k = 65536};
+    struct mg_err err = {0};
+    bool found = false;
+    assert_int_equal(find_matrix(&p, 0, &found, &err), MG_OK);
+    assert_true(found);
+    p.k++;
+    assert_int_equal(find_matrix(&p, 0, &found, &err), MG_ERR_UNSUPPORTED);
+    assert_string_equal(err.code, "packed_wide");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flips),      cmocka_unit_test(test_flips_of_manifest),
         cmocka_unit_test(test_verify),     cmocka_unit_test(test_flips_of_panels),
         cmocka_unit_test(test_truncation), cmocka_unit_test(test_format),
         cmocka_unit_test(test_shapes),     cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_checkpoint)};
+        cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_too_wide)};
     return cmocka_run_group_tests_name("weights.packed_file", tests, NULL, NULL);
 }
