@@ -2,11 +2,12 @@
  *
  * A packed tile is a tile B as it lies, 16 rows of x are a tile A as they lie. 32 rows by a panel
  * are 2 x 2 tiles of sums, which stay in tiles over all of k; the last rows have a configuration
- * with their true number. The tiles leave the vector units free: meanwhile the task's next panel is
- * fetched, or (INT4) widened to INT8 into the other of two buffers in scratch, a share at each
- * step. Few rows are limited by memory and go to vnni.
+ * with their true number. The tiles leave the vector units free: meanwhile, a share at each step,
+ * the sums of the 32 rows before become results, and the task's next panel is fetched, or (INT4)
+ * widened to INT8 into the other of two buffers in scratch. Without that the results take as long
+ * as the sums. Few rows are limited by memory and go to vnni.
  *
- *   scratch, INT4:  two panels as INT8
+ *   scratch:  two blocks of sums [32][32]; INT4: two panels as INT8
  */
 #include "kernels/x86/ivec.h"
 #include "kernels/x86/packed_finish.h"
@@ -27,31 +28,49 @@ enum { FEW8 = 8, FEW4 = 6 };
 
 enum { MR = 32, MOST_PANELS = 8, TILE = 1024 };
 
-/* The next panel, made ready in equal shares by the steps of all groups of rows. */
-struct ahead {
-    const char *from, *end; /* what is left of it; equal when there is none */
-    char *to;               /* INT4: where the next block goes as INT8; else NULL */
-    size_t share;           /* INT8: bytes to fetch at each step */
-    size_t groups, steps;   /* INT4: a block every `groups` steps; steps since the last */
+/* What is done beside the tiles' work. */
+struct beside {
+    /* Sums that wait to become results: rows at .. end-1 of a panel. */
+    const struct mg_packed_matmul *op;
+    const int32_t *sums;               /* of row `at` */
+    size_t task, panel, at, end, each; /* each: rows a step */
+    /* The next panel, made ready in equal shares by the steps of all groups of rows. */
+    const char *from, *from_end; /* what is left of it; equal when there is none */
+    char *to;                    /* INT4: where the next block goes as INT8; else NULL */
+    size_t share;                /* INT8: bytes to fetch at each step */
+    size_t groups, steps;        /* INT4: a block every `groups` steps; steps since the last */
 };
 
-INLINE void step_ahead(struct ahead *a) {
-    if (a->from == a->end) return;
-    if (!a->to) {
-        const char *stop = a->from + mg_min_size(a->share, (size_t)(a->end - a->from));
-        for (; a->from < stop; a->from += 64) _mm_prefetch(a->from, _MM_HINT_T1);
-    } else if (++a->steps == a->groups) {
-        a->steps = 0;
-        prefetch_block(a->from, a->end, BLOCK4);
-        widen_block(a->from, a->to);
-        a->from += BLOCK4;
-        a->to += BLOCK8;
+INLINE void finish_some(struct beside *s, size_t rows) {
+    rows = mg_min_size(rows, s->end - s->at);
+    finish_panel(s->op, s->task, s->panel, s->at, rows, s->sums);
+    s->at += rows;
+    s->sums += rows * MG_PANEL;
+}
+
+INLINE void step_beside(struct beside *s) {
+    if (s->at < s->end) finish_some(s, s->each);
+    if (s->from == s->from_end) return;
+    if (!s->to) {
+        const char *stop = s->from + mg_min_size(s->share, (size_t)(s->from_end - s->from));
+        for (; s->from < stop; s->from += 64) _mm_prefetch(s->from, _MM_HINT_T1);
+    } else if (++s->steps == s->groups) {
+        s->steps = 0;
+        prefetch_block(s->from, s->from_end, BLOCK4);
+        widen_block(s->from, s->to);
+        s->from += BLOCK4;
+        s->to += BLOCK8;
     }
+}
+
+/* Fetches the lines of 16 rows that the next step loads: their tiles would wait for L2. */
+INLINE void fetch_rows(const uint8_t *x, size_t ldx) {
+    for (size_t r = 0; r < MG_TILE; r++) _mm_prefetch((const char *)x + r * ldx + 64, _MM_HINT_T0);
 }
 
 /* sums[rows][32] of 17..32 rows over an INT8 panel; end: of what may be fetched ahead. */
 static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
-                    struct ahead *ahead, int32_t *sums) {
+                    struct beside *beside, int32_t *sums) {
     const size_t line = MG_PANEL * sizeof *sums;
     const uint8_t *x1 = x + MG_TILE * ldx;
     tile_zero(0);
@@ -61,14 +80,16 @@ static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, 
     for (size_t b = 0; b < blocks; b++, w += BLOCK8, x += 64, x1 += 64) {
         prefetch_block(w, end, BLOCK8);
         tile_load(6, w, 64);
+        fetch_rows(x, ldx);
         tile_load(4, x, ldx);
         tile_dot_int8(0, 4, 6);
         tile_load(7, w + TILE, 64);
         tile_dot_int8(1, 4, 7);
+        fetch_rows(x1, ldx);
         tile_load(5, x1, ldx);
         tile_dot_int8(2, 5, 6);
         tile_dot_int8(3, 5, 7);
-        step_ahead(ahead);
+        step_beside(beside);
     }
     tile_store(0, sums, line);
     tile_store(1, sums + MG_TILE, line);
@@ -78,7 +99,7 @@ static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, 
 
 /* The same of 1..16 rows. */
 static void rows_16(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
-                    struct ahead *ahead, int32_t *sums) {
+                    struct beside *beside, int32_t *sums) {
     const size_t line = MG_PANEL * sizeof *sums;
     tile_zero(0);
     tile_zero(1);
@@ -89,7 +110,7 @@ static void rows_16(const uint8_t *x, size_t ldx, const char *w, size_t blocks, 
         tile_dot_int8(0, 4, 6);
         tile_load(7, w + TILE, 64);
         tile_dot_int8(1, 4, 7);
-        step_ahead(ahead);
+        step_beside(beside);
     }
     tile_store(0, sums, line);
     tile_store(1, sums + MG_TILE, line);
@@ -109,22 +130,31 @@ static size_t amx_tasks(const struct mg_packed_matmul *op) {
     return few(op) ? packed_tasks(op) : (mg_packed_panels(op->w) + per - 1) / per;
 }
 
+#define SUMS_BYTES (2 * MR * MG_PANEL * sizeof(int32_t))
+
 static size_t amx_scratch(const struct mg_packed_matmul *op) {
     if (few(op)) return FEW_SCRATCH(op);
-    return op->w->kind == MG_PACK_INT4 ? 2 * mg_packed_panel_bytes(MG_PACK_INT8, op->w->k) : 0;
+    bool is4 = op->w->kind == MG_PACK_INT4;
+    return SUMS_BYTES + (is4 ? 2 * mg_packed_panel_bytes(MG_PACK_INT8, op->w->k) : 0);
 }
 
-/* All rows of x with one panel as INT8, *configured: rows of the tiles now. */
-static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, const char *w,
-                      const char *end, struct ahead *ahead, size_t *configured) {
+/* All rows of x with one panel as INT8; *configured: rows of the tiles now. The last rows' sums
+ * are left to the next panel's steps, which take the other block of `sums`: *odd says which. */
+static void one_panel(const struct mg_packed_matmul *op, size_t panel, const char *w,
+                      const char *end, struct beside *beside, size_t *configured, int32_t *sums,
+                      bool *odd) {
     size_t blocks = mg_packed_blocks(op->w->k);
-    _Alignas(64) int32_t sums[MR * MG_PANEL];
-    for (size_t row = 0; row < op->m; row += MR) {
+    for (size_t row = 0; row < op->m; row += MR, *odd = !*odd) {
         size_t rows = mg_min_size(MR, op->m - row);
+        int32_t *to = sums + (*odd ? MR * MG_PANEL : 0);
         if (rows != *configured) tile_configure_rows(*configured = rows);
         (rows > MG_TILE ? rows_32 : rows_16)(op->x + row * op->ldx, op->ldx, w, blocks,
-                                             row ? NULL : end, ahead, sums);
-        finish_panel(op, task, panel, row, rows, sums);
+                                             row ? NULL : end, beside, to);
+        finish_some(beside, MR); /* what few steps have left */
+        beside->panel = panel;
+        beside->at = row;
+        beside->end = row + rows;
+        beside->sums = to;
     }
 }
 
@@ -138,20 +168,27 @@ static void amx_matmul(const struct mg_packed_matmul *op, size_t task, void *scr
     size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k),
            blocks = mg_packed_blocks(op->w->k);
     size_t wide = blocks * BLOCK8, groups = (op->m + MR - 1) / MR;
-    bool is4 = op->w->kind == MG_PACK_INT4;
+    bool is4 = op->w->kind == MG_PACK_INT4, odd_sums = false;
     const char *w = (const char *)op->w->data + first * bytes;
+    char *panels = (char *)scratch + SUMS_BYTES;
+    struct beside beside = {.op = op,
+                            .task = task,
+                            .each = (MR + blocks - 1) / mg_max_size(1, blocks),
+                            .share = ((BLOCK8 + groups - 1) / groups + 63) & ~(size_t)63,
+                            .groups = groups};
     begin_top(op, task, first);
-    if (is4) widen_panel(w, blocks, w + bytes, scratch);
+    if (is4) widen_panel(w, blocks, w + bytes, panels);
     for (size_t panel = first; panel < last; panel++, w += bytes) {
         bool more = panel + 1 < last, odd = (panel - first) % 2;
-        struct ahead ahead = {.from = w + bytes,
-                              .end = w + bytes + (more ? bytes : 0),
-                              .to = is4 ? (char *)scratch + (odd ? 0 : wide) : NULL,
-                              .share = ((BLOCK8 + groups - 1) / groups + 63) & ~(size_t)63,
-                              .groups = groups};
-        one_panel(op, task, panel, is4 ? (char *)scratch + (odd ? wide : 0) : w,
-                  !is4 && panel == first ? w + bytes : NULL, &ahead, &configured);
+        beside.from = w + bytes;
+        beside.from_end = w + bytes + (more ? bytes : 0);
+        beside.to = is4 ? panels + (odd ? 0 : wide) : NULL;
+        beside.steps = 0;
+        one_panel(op, panel, is4 ? panels + (odd ? wide : 0) : w,
+                  !is4 && panel == first ? w + bytes : NULL, &beside, &configured, scratch,
+                  &odd_sums);
     }
+    finish_some(&beside, MR);
     if (configured) tile_release();
 }
 
