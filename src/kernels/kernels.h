@@ -152,10 +152,11 @@ struct mg_kernels {
     size_t (*packed_scratch)(const struct mg_packed_matmul *op); /* bytes per thread */
     void (*packed_matmul)(const struct mg_packed_matmul *op, size_t task, void *scratch);
 
-    /* Puts the key k[d] and the value v[d] of one head into their places for position pos. Any
-     * positions of a head may be stored by different threads at once. */
-    void (*store_kv)(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
-                     void *values, size_t pos);
+    /* Puts the keys k[n][d] and the values v[n][d] of one head, rows ld apart, into their places
+     * for positions pos .. pos+n-1. Any positions of a head may be stored by different threads at
+     * once. */
+    void (*store_kv)(enum mg_dtype type, const float *k, const float *v, size_t ld, size_t d,
+                     void *keys, void *values, size_t pos, size_t n);
     /* Attention is cut into tasks of (head group, block of query rows). */
     size_t (*attention_tasks)(const struct mg_attention *op);
     size_t (*attention_scratch)(const struct mg_attention *op);

@@ -64,8 +64,9 @@ void *mg_kv_values(const struct mg_kv *kv, size_t layer) {
 }
 
 void mg_kv_store(const struct mg_kv *kv, const struct mg_kernels *kernels, size_t layer,
-                 size_t head, size_t pos, const float *key, const float *value) {
+                 size_t head, size_t pos, size_t n, const float *key, const float *value,
+                 size_t ld) {
     size_t at = head * kv->head_stride * mg_dtype_size(kv->type);
-    kernels->store_kv(kv->type, key, value, kv->head_dim, (char *)mg_kv_keys(kv, layer) + at,
-                      (char *)mg_kv_values(kv, layer) + at, pos);
+    kernels->store_kv(kv->type, key, value, ld, kv->head_dim, (char *)mg_kv_keys(kv, layer) + at,
+                      (char *)mg_kv_values(kv, layer) + at, pos, n);
 }

@@ -236,7 +236,7 @@ static void bench_attention(const char *name, size_t heads, size_t heads_kv, siz
     for (size_t g = 0; g < heads_kv; g++)
         for (size_t p = 0; p < n; p++) {
             row[p % d] = -row[p % d];
-            table.store_kv(type, row, row, d, keys + g * room, values + g * room, p);
+            table.store_kv(type, row, row, d, d, keys + g * room, values + g * room, p, 1);
         }
     struct mg_attention op = {.q = q,
                               .ldq = ld,

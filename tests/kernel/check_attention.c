@@ -107,25 +107,34 @@ static void check_chunk(struct check *c, const struct mg_attention *all, size_t 
                 return;
 }
 
-/* Random keys and values of all heads by the table's store_kv, each compared with its rounding. */
+/* Random keys and values of all heads by the table's store_kv, in runs of 1, 2, 3 .. positions,
+ * each compared with its rounding. */
 static void store_all(struct check *c, const struct mg_attention *op, void *keys, void *values,
                       size_t head_bytes) {
     size_t d = op->head_dim;
-    float *k = guard_alloc(c, d * sizeof *k), *v = guard_alloc(c, d * sizeof *v);
+    enum { RUN = 70, PAD = 3 };
+    size_t ld = d + PAD, run = 0;
+    float *k = guard_alloc(c, ((RUN - 1) * ld + d) * sizeof *k),
+          *v = guard_alloc(c, ((RUN - 1) * ld + d) * sizeof *v);
     for (size_t g = 0; g < op->n_head_kv; g++)
-        for (size_t p = 0; p < op->n_kv; p++) {
-            for (size_t j = 0; j < d; j++) {
-                k[j] = (float)rand_normal();
-                v[j] = (float)rand_normal();
+        for (size_t p = 0, n; p < op->n_kv; p += n) {
+            run = run % RUN + 1;
+            n = run < op->n_kv - p ? run : op->n_kv - p;
+            for (size_t i = 0; i < n * ld - PAD; i++) {
+                k[i] = (float)rand_normal();
+                v[i] = (float)rand_normal();
             }
-            c->t->store_kv(op->kv_type, k, v, d, (char *)keys + g * head_bytes,
-                           (char *)values + g * head_bytes, p);
-            for (size_t j = 0; j < d; j++) {
+            c->t->store_kv(op->kv_type, k, v, ld, d, (char *)keys + g * head_bytes,
+                           (char *)values + g * head_bytes, p, n);
+            for (size_t i = 0; i < n * d; i++) {
+                size_t at = i / d * ld + i % d;
                 bool half = op->kv_type == MG_BF16;
-                float want_k = half ? mg_bf16_to_f32(mg_f32_to_bf16(k[j])) : k[j];
-                float want_v = half ? mg_bf16_to_f32(mg_f32_to_bf16(v[j])) : v[j];
-                check_true(c, (float)load_key(op, g, p, j) == want_k, "stored key", p, j);
-                check_true(c, (float)load_value(op, g, p, j) == want_v, "stored value", p, j);
+                float want_k = half ? mg_bf16_to_f32(mg_f32_to_bf16(k[at])) : k[at];
+                float want_v = half ? mg_bf16_to_f32(mg_f32_to_bf16(v[at])) : v[at];
+                check_true(c, (float)load_key(op, g, p + i / d, i % d) == want_k, "stored key",
+                           p + i / d, i % d);
+                check_true(c, (float)load_value(op, g, p + i / d, i % d) == want_v, "stored value",
+                           p + i / d, i % d);
             }
         }
 }

@@ -273,8 +273,8 @@ static void attention(const struct mg_attention *op, size_t task, void *memory) 
     }
 }
 
-static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
-                     void *values, size_t pos) {
+static void store_one(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
+                      void *values, size_t pos) {
     if (type != MG_BF16) {
         float *to = (float *)keys + mg_kv_key_place(type, d, pos, 0);
         for (size_t j = 0; j < d; j++) to[16 * j] = k[j];
@@ -290,6 +290,41 @@ static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t 
         for (size_t i = 0; i < n; i += 2) memcpy(to + (j + i) * 32, half + i, 4);
         v_store_bf16(half, n == VL ? v_load(v + j) : v_load_n(v + j, n));
         for (size_t i = 0; i < n; i++) value[2 * (j + i)] = half[i];
+    }
+}
+
+/* VL positions from a multiple of VL on in bf16, d a multiple of 2 VL: whole vectors of lines. */
+static void store_vectors(const float *k, const float *v, size_t ld, size_t d, uint16_t *keys,
+                          uint16_t *values, size_t pos) {
+    char *to = (char *)(keys + mg_kv_key_place(MG_BF16, d, pos, 0));
+    for (size_t j = 0; j < d; j += 2 * VL) {
+        vf r[VL];
+        UNROLL for (int i = 0; i < VL; i++) {
+            const float *row = k + (size_t)i * ld + j;
+            r[i] = v_pairs_bf16(v_load(row), v_load(row + VL));
+        }
+        v_transpose(r);
+        UNROLL for (int i = 0; i < VL; i++)
+            v_store((float *)(void *)(to + (j / 2 + (size_t)i) * 64), r[i]);
+    }
+    for (size_t i = 0; i < VL; i += 2, v += 2 * ld) {
+        uint16_t *pair = values + mg_kv_value_place(MG_BF16, d, pos + i, 0);
+        for (size_t j = 0; j < d; j += VL)
+            v_store((float *)(void *)(pair + 2 * j), v_zip_bf16(v_load(v + j), v_load(v + ld + j)));
+    }
+}
+
+static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t ld, size_t d,
+                     void *keys, void *values, size_t pos, size_t n) {
+    size_t i = 0;
+    while (i < n) {
+        if (type == MG_BF16 && d % (2 * VL) == 0 && (pos + i) % VL == 0 && n - i >= VL) {
+            store_vectors(k + i * ld, v + i * ld, ld, d, keys, values, pos + i);
+            i += VL;
+        } else {
+            store_one(type, k + i * ld, v + i * ld, d, keys, values, pos + i);
+            i++;
+        }
     }
 }
 

@@ -60,6 +60,13 @@ INLINE float raise_top(const float *x, size_t n, float top) {
 
 /* Weight i of a row. A vector's place as bf16 lies before its place as f32, or is read already. */
 INLINE void store_weight(float *x, size_t i, vf w, const bool half) {
+#if defined(__AVX512BF16__)
+    if (half) {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)(void *)x + i),
+                            (__m256i)_mm512_cvtneps_pbh(w));
+        return;
+    }
+#endif
     if (half)
         v_store_bf16((uint16_t *)(void *)x + i, w);
     else

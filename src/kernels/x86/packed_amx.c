@@ -28,12 +28,15 @@ enum { FEW8 = 8, FEW4 = 6 };
 
 enum { MR = 32, MOST_PANELS = 8, TILE = 1024 };
 
+enum { FINISH_ROWS = 2 };
+
 /* What is done beside the tiles' work. */
 struct beside {
     /* Sums that wait to become results: rows at .. end-1 of a panel. */
     const struct mg_packed_matmul *op;
-    const int32_t *sums;               /* of row `at` */
-    size_t task, panel, at, end, each; /* each: rows a step */
+    const int32_t *sums; /* of row `at` */
+    size_t task, panel, at, end;
+    size_t period, wait; /* FINISH_ROWS of them every `period` steps; steps until the next */
     /* The next panel, made ready in equal shares by the steps of all groups of rows. */
     const char *from, *from_end; /* what is left of it; equal when there is none */
     char *to;                    /* INT4: where the next block goes as INT8; else NULL */
@@ -49,7 +52,10 @@ INLINE void finish_some(struct beside *s, size_t rows) {
 }
 
 INLINE void step_beside(struct beside *s) {
-    if (s->at < s->end) finish_some(s, s->each);
+    if (s->at < s->end && --s->wait == 0) {
+        finish_some(s, FINISH_ROWS);
+        s->wait = s->period;
+    }
     if (s->from == s->from_end) return;
     if (!s->to) {
         const char *stop = s->from + mg_min_size(s->share, (size_t)(s->from_end - s->from));
@@ -155,6 +161,7 @@ static void one_panel(const struct mg_packed_matmul *op, size_t panel, const cha
         beside->at = row;
         beside->end = row + rows;
         beside->sums = to;
+        beside->wait = beside->period;
     }
 }
 
@@ -173,7 +180,7 @@ static void amx_matmul(const struct mg_packed_matmul *op, size_t task, void *scr
     char *panels = (char *)scratch + SUMS_BYTES;
     struct beside beside = {.op = op,
                             .task = task,
-                            .each = (MR + blocks - 1) / mg_max_size(1, blocks),
+                            .period = mg_max_size(1, blocks * FINISH_ROWS / MR),
                             .share = ((BLOCK8 + groups - 1) / groups + 63) & ~(size_t)63,
                             .groups = groups};
     begin_top(op, task, first);
