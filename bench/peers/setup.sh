@@ -35,7 +35,7 @@ if ! has "$venv/bin/python" llama_cpp_python 0.3.36; then
         -DGGML_AVX512_BF16=ON"
     CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-2} \
         CMAKE_ARGS="$have -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF" \
-        $pip --no-binary llama-cpp-python llama-cpp-python==0.3.36
+        $pip --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36
 fi
 
 if ! has "$venv/newer/bin/python" transformers 5.24.0; then
