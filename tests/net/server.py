@@ -57,7 +57,7 @@ class Server:
         if self.unix and not self.port:
             s = socket.socket(socket.AF_UNIX)
             s.settimeout(LIMIT)
-            s.connect(self.unix)
+            s.connect(str(self.unix))
             return s
         s = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT)
         if self.tls if tls is None else tls:
