@@ -1,8 +1,9 @@
 /* net/websocket.c - see websocket.h.
  *
  * wslay reads from the bytes that the connection feeds and writes into the connection's queue. It
- * is told not to keep messages, so their bytes are counted and limited here. While it reads, what
- * it has to send is only queued (`receiving`); mg_ws_feed sends it afterwards.
+ * is told not to keep messages, so their bytes are counted and limited here. Its two directions
+ * share no state, so that it may send from inside its own reading: a message's answer goes out, and
+ * counts against the limit on what waits, before the next message is looked at.
  */
 #include "net/websocket.h"
 
@@ -28,9 +29,8 @@ struct mg_ws {
     struct mg_buf message; /* data frames so far */
     const uint8_t *in;     /* what is being fed */
     size_t n_in;
-    bool receiving;
     bool control;    /* the current frame is no data frame */
-    bool failed;     /* wslay has given up */
+    bool failed;     /* wslay has given up; what it queued is still sent */
     double ping_at;  /* mg_clock: the next ping */
     double close_at; /* mg_clock: the other side's last moment to close; 0: not closing */
     int close_code;
@@ -135,8 +135,7 @@ static const struct wslay_event_callbacks callbacks = {
 static enum mg_status pump(struct mg_http_exchange *x) {
     struct mg_ws *ws = x->ws;
     struct mg_http_conn *c = x->conn;
-    if (ws->receiving) return MG_OK;
-    if (!ws->failed && wslay_event_send(ws->context)) ws->failed = true;
+    if (wslay_event_send(ws->context)) ws->failed = true;
     if (!c->dead) mg_http_conn_flush(c);
     if (c->dead) return MG_ERR_CANCELLED;
     size_t queued = evbuffer_get_length(c->out);
@@ -196,15 +195,12 @@ void mg_ws_feed(struct mg_http_exchange *x, const uint8_t *data, size_t n) {
     ws->in = data;
     ws->n_in = n;
     ws->ping_at = mg_clock() + ws->o.ping_seconds;
-    if (!ws->failed) {
-        ws->receiving = true;
-        if (wslay_event_recv(ws->context)) ws->failed = true;
-        ws->receiving = false;
-    }
+    int result = ws->failed ? 0 : wslay_event_recv(ws->context);
     ws->n_in = 0;
-    if (ws->failed)
+    if (result) ws->failed = true;
+    if (result == WSLAY_ERR_NOMEM)
         mg_http_conn_die(x->conn, MG_HTTP_END_MEMORY);
-    else
+    else if (!x->conn->dead)
         pump(x);
 }
 
@@ -230,9 +226,9 @@ void mg_ws_tick(struct mg_http_exchange *x, double now) {
 
 bool mg_ws_is_over(const struct mg_http_exchange *x) {
     const struct mg_ws *ws = x->ws;
-    return wslay_event_get_close_sent(ws->context) &&
-           (wslay_event_get_close_received(ws->context) ||
-            (!wslay_event_get_read_enabled(ws->context) && !(ws->close_at > 0)));
+    return ws->failed || (wslay_event_get_close_sent(ws->context) &&
+                          (wslay_event_get_close_received(ws->context) ||
+                           (!wslay_event_get_read_enabled(ws->context) && !(ws->close_at > 0))));
 }
 
 void mg_ws_free(struct mg_ws *ws) {
