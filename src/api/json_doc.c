@@ -169,7 +169,7 @@ enum mg_status mg_jdoc_parse(const char *body, size_t n, struct mg_jdoc *out, st
                                                   "the body is empty; wanted a JSON object")
                                    : make_skeleton(&s);
     if (status != MG_OK) goto out;
-    json_error_t error;
+    json_error_t error = {0}; /* jansson leaves its code unset when memory is short at once */
     out->root = json_loadb((const char *)s.skeleton.data, s.skeleton.n,
                            JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!out->root) {
@@ -208,7 +208,7 @@ static const struct mg_jdoc_string *lifted(const struct mg_jdoc *doc, const json
 /* Escapes are jansson's to undo; it wants the quotes, which stand around the string in the body. */
 static enum mg_status unescape(const struct mg_jdoc *doc, const struct mg_jdoc_string *l,
                                struct mg_buf *scratch, const char *param, struct mg_fault *f) {
-    json_error_t error;
+    json_error_t error = {0}; /* jansson leaves its code unset when memory is short at once */
     json_t *value = json_loadb(doc->body + l->at - 1, l->n + 2, JSON_DECODE_ANY, &error);
     if (!value) {
         if (was_memory(&error, doc->body + l->at - 1, l->n + 2))
