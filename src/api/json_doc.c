@@ -2,12 +2,39 @@
  * and commas stand where they may is jansson's to find out. */
 #include "api/json_doc.h"
 
-#include "text/json_reader.h"
 #include "text/unicode.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* jansson doesn't tell of every allocation that fails: it may call the text malformed, or lose a
+ * character of it and go on. So its allocations are watched, from before main so that no thread can
+ * be within jansson. */
+static _Thread_local bool starved; /* one has failed on this thread since it was cleared */
+
+static void *watched_malloc(size_t n) {
+    void *p = malloc(n);
+    if (!p) starved = true;
+    return p;
+}
+
+static void watched_free(void *p) {
+    free(p);
+}
+
+__attribute__((constructor)) static void watch_jansson(void) {
+    json_set_alloc_funcs(watched_malloc, watched_free);
+}
+
+/* NULL with starved set, or with `error` filled in. */
+static json_t *load(const char *text, size_t n, size_t flags, json_error_t *error) {
+    starved = false;
+    json_t *root = json_loadb(text, n, flags, error);
+    if (!starved) return root;
+    json_decref(root);
+    return NULL;
+}
 
 #define STAND_IN_BYTES 14 /* \u0000 and eight hexadecimal digits */
 
@@ -138,20 +165,6 @@ static const char *reason(const json_error_t *e) {
     }
 }
 
-/* jansson tells of some failed allocations as of wrong syntax. What our own reader finds in order
- * has failed for want of memory. */
-static bool was_memory(const json_error_t *e, const void *text, size_t n) {
-    enum json_error_code code = json_error_code(e);
-    if (code == json_error_out_of_memory) return true;
-    if (code != json_error_unknown && code != json_error_invalid_syntax) return false;
-    struct mg_jread j;
-    mg_jread_init(&j, "body", text, n, SIZE_MAX, NULL);
-    bool fine = mg_jread_skip(&j) && mg_jread_end(&j);
-    bool memory = fine || j.status == MG_ERR_MEMORY;
-    mg_jread_free(&j);
-    return memory;
-}
-
 /* A place in the skeleton as a place in the body. */
 static size_t body_place(const struct mg_jdoc *doc, size_t at) {
     size_t longer = 0;
@@ -169,13 +182,12 @@ enum mg_status mg_jdoc_parse(const char *body, size_t n, struct mg_jdoc *out, st
                                                   "the body is empty; wanted a JSON object")
                                    : make_skeleton(&s);
     if (status != MG_OK) goto out;
-    json_error_t error = {0}; /* jansson leaves its code unset when memory is short at once */
-    out->root = json_loadb((const char *)s.skeleton.data, s.skeleton.n,
-                           JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_error_t error;
+    out->root = load((const char *)s.skeleton.data, s.skeleton.n,
+                     JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (!out->root) {
-        status = was_memory(&error, s.skeleton.data, s.skeleton.n)
-                     ? mg_fault_memory(f, "request")
-                     : bad_json(f, body_place(out, (size_t)error.position), reason(&error));
+        status = starved ? mg_fault_memory(f, "request")
+                         : bad_json(f, body_place(out, (size_t)error.position), reason(&error));
     } else if (!json_is_object(out->root)) {
         status = mg_fault_set(f, MG_ERR_FORMAT, "invalid_json", "",
                               "the body is %s; wanted a JSON object", mg_jdoc_kind(out->root));
@@ -208,10 +220,10 @@ static const struct mg_jdoc_string *lifted(const struct mg_jdoc *doc, const json
 /* Escapes are jansson's to undo; it wants the quotes, which stand around the string in the body. */
 static enum mg_status unescape(const struct mg_jdoc *doc, const struct mg_jdoc_string *l,
                                struct mg_buf *scratch, const char *param, struct mg_fault *f) {
-    json_error_t error = {0}; /* jansson leaves its code unset when memory is short at once */
-    json_t *value = json_loadb(doc->body + l->at - 1, l->n + 2, JSON_DECODE_ANY, &error);
+    json_error_t error;
+    json_t *value = load(doc->body + l->at - 1, l->n + 2, JSON_DECODE_ANY, &error);
     if (!value) {
-        if (was_memory(&error, doc->body + l->at - 1, l->n + 2))
+        if (starved
             return mg_fault_memory(f, "request");
         return mg_fault_set(f, MG_ERR_FORMAT, "invalid_json", param,
                             "%s: not a valid JSON string: %s", param, reason(&error));

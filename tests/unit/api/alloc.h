@@ -1,5 +1,5 @@
-/* Makes the n-th allocation of the code under test fail: ours by --wrap at linking, jansson's by
- * its hooks. */
+/* Makes the n-th allocation of the code under test fail, by --wrap at linking; jansson's come
+ * through src/api/json_doc.c. */
 #ifndef MG_TEST_API_ALLOC_H
 #define MG_TEST_API_ALLOC_H
 
