@@ -223,8 +223,7 @@ static enum mg_status unescape(const struct mg_jdoc *doc, const struct mg_jdoc_s
     json_error_t error;
     json_t *value = load(doc->body + l->at - 1, l->n + 2, JSON_DECODE_ANY, &error);
     if (!value) {
-        if (starved
-            return mg_fault_memory(f, "request");
+        if (starved) return mg_fault_memory(f, "request");
         return mg_fault_set(f, MG_ERR_FORMAT, "invalid_json", param,
                             "%s: not a valid JSON string: %s", param, reason(&error));
     }
