@@ -62,8 +62,12 @@ static void add_quoted(struct mg_buf *out, const char *text, size_t n) {
 }
 
 void mg_jwrite_key(struct mg_jwrite *j, const char *key) {
+    mg_jwrite_key_n(j, key, strlen(key));
+}
+
+void mg_jwrite_key_n(struct mg_jwrite *j, const char *key, size_t n) {
     begin_value(j);
-    add_quoted(j->out, key, strlen(key));
+    add_quoted(j->out, key, n);
     mg_buf_add_byte(j->out, ':');
     j->comma = false;
 }

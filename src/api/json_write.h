@@ -27,6 +27,7 @@ struct mg_jwrite {
 void mg_jwrite_open(struct mg_jwrite *j, char bracket);  /* '{' or '[' */
 void mg_jwrite_close(struct mg_jwrite *j, char bracket); /* '}' or ']' */
 void mg_jwrite_key(struct mg_jwrite *j, const char *key);
+void mg_jwrite_key_n(struct mg_jwrite *j, const char *key, size_t n);
 void mg_jwrite_string(struct mg_jwrite *j, const char *text, size_t n);
 void mg_jwrite_str(struct mg_jwrite *j, const char *text); /* NULL gives null */
 void mg_jwrite_int(struct mg_jwrite *j, int64_t x);
