@@ -311,37 +311,94 @@ static enum mg_status read_messages(struct chat_reader *c) {
     return status;
 }
 
-enum mg_status mg_chat_request_parse(const char *body, size_t n,
-                                     const struct mg_chat_limits *limits,
-                                     struct mg_chat_request **out, struct mg_fault *f) {
-    *out = NULL;
-    struct mg_jdoc doc;
-    enum mg_status status = mg_jdoc_parse(body, n, &doc, f);
-    if (status != MG_OK) return status;
-    struct mg_chat_request *request = calloc(1, sizeof *request);
-    if (!request) {
-        mg_jdoc_free(&doc);
-        return mg_fault_memory(f, "request");
+/* The short form of a question: pictures, then the text, in one user turn. */
+static enum mg_status read_question(struct chat_reader *c) {
+    const json_t *root = c->r.doc->root, *question = mg_jdoc_get(root, "question"),
+                 *system = mg_jdoc_get(root, "system"), *image = mg_jdoc_get(root, "image"),
+                 *images = mg_jdoc_get(root, "images");
+    struct mg_chat_request *out = c->out;
+    enum mg_status status = MG_OK;
+    char param[MG_PARAM_BYTES];
+    if (images && !json_is_array(images))
+        return mg_read_wrong(&c->r, "", "images", "a list", images);
+    if (question && !json_is_string(question))
+        return mg_read_wrong(&c->r, "", "question", "a string", question);
+    if (system && !json_is_string(system))
+        return mg_read_wrong(&c->r, "", "system", "a string", system);
+    size_t n_list = json_array_size(images), n = n_list + (image != NULL),
+           n_turn = 1 + (system != NULL);
+    if (n > c->max_images)
+        return mg_fault_set(c->r.f, MG_ERR_LIMIT, "too_many_images", "images",
+                            "images: more than %zu pictures", c->max_images);
+    out->message = mg_arena_alloc(c->r.arena, n_turn, sizeof *out->message);
+    struct mg_chat_part *part = mg_arena_alloc(c->r.arena, n + 2, sizeof *part);
+    if (!out->message || !part) return mg_fault_memory(c->r.f, "request");
+    if (system) {
+        out->message[out->n_message++] =
+            (struct mg_chat_message){.role = MG_SYSTEM, .part = part, .n_part = 1};
+        *part = (struct mg_chat_part){0};
+        status = add_text(c, system, "system", part++);
     }
+    struct mg_chat_message *user = &out->message[out->n_message++];
+    *user = (struct mg_chat_message){.role = MG_USER, .part = part};
+    for (size_t i = 0; i < n && status == MG_OK; i++) {
+        const json_t *one = i < n_list ? json_array_get(images, i) : image;
+        user->part[user->n_part++] = (struct mg_chat_part){0};
+        snprintf(param, sizeof param, i < n_list ? "images[%zu]" : "image", i);
+        if (json_is_object(one)) { /* as a part has it: url or file_id, detail and the like */
+            snprintf(param, sizeof param, i < n_list ? "images[%zu]." : "image.", i);
+            status = read_image(c, one, param, &part[i]);
+            continue;
+        }
+        if (!json_is_string(one)) return mg_read_wrong(&c->r, "", param, "a string", one);
+        part[i].kind = MG_CHAT_IMAGE;
+        part[i].wish.detail = out->common.fast ? MG_DETAIL_LOW : MG_DETAIL_AUTO;
+        out->n_image++;
+        status = read_source(c, one, param, false, &part[i].source);
+    }
+    if (status == MG_OK && question) {
+        user->part[user->n_part] = (struct mg_chat_part){0};
+        status = add_text(c, question, "question", &user->part[user->n_part++]);
+    }
+    return status;
+}
+
+enum mg_status mg_chat_request_read(const struct mg_jdoc *doc, bool short_form,
+                                    const struct mg_chat_limits *limits,
+                                    struct mg_chat_request **out, struct mg_fault *f) {
+    *out = NULL;
+    struct mg_chat_request *request = calloc(1, sizeof *request);
+    if (!request) return mg_fault_memory(f, "request");
     struct chat_reader c = {
-        .r = {.doc = &doc, .arena = &request->arena, .f = f},
+        .r = {.doc = doc, .arena = &request->arena, .f = f},
         .out = request,
         .max_image_bytes =
             limits && limits->max_image_bytes ? limits->max_image_bytes : DEFAULT_IMAGE_BYTES,
         .max_images = limits && limits->max_images ? limits->max_images : DEFAULT_IMAGES,
     };
     struct mg_set_bool open_answer = {true, true};
-    status = mg_request_read(&c.r, MG_DIALECT_CHAT, &request->common);
+    enum mg_status status = mg_request_read(&c.r, MG_DIALECT_CHAT, &request->common);
     if (status == MG_OK)
-        status = mg_read_bool(&c.r, doc.root, "", "add_generation_prompt", &open_answer);
+        status = mg_read_bool(&c.r, doc->root, "", "add_generation_prompt", &open_answer);
     request->add_generation_prompt = open_answer.value;
-    if (status == MG_OK) status = read_messages(&c);
+    short_form &= !mg_jdoc_get(doc->root, "messages");
+    if (status == MG_OK) status = short_form ? read_question(&c) : read_messages(&c);
     if (status == MG_OK) status = mg_request_warnings(&c.r, &request->common);
-    mg_jdoc_free(&doc);
     if (status != MG_OK)
         mg_chat_request_free(request);
     else
         *out = request;
+    return status;
+}
+
+enum mg_status mg_chat_request_parse(const char *body, size_t n,
+                                     const struct mg_chat_limits *limits,
+                                     struct mg_chat_request **out, struct mg_fault *f) {
+    *out = NULL;
+    struct mg_jdoc doc;
+    enum mg_status status = mg_jdoc_parse(body, n, &doc, f);
+    if (status == MG_OK) status = mg_chat_request_read(&doc, false, limits, out, f);
+    mg_jdoc_free(&doc);
     return status;
 }
 

@@ -41,6 +41,13 @@ enum mg_status mg_read_warn(struct mg_reader *r, const char *fmt, ...) MG_PRINTF
 /* All common fields of the document's root. */
 enum mg_status mg_request_read(struct mg_reader *r, enum mg_dialect dialect,
                                struct mg_request *out);
+/* A chat request of a document that is read already. short_form: without "messages" it may be a
+ * question as in ws_request.h. */
+struct mg_chat_limits;
+struct mg_chat_request;
+enum mg_status mg_chat_request_read(const struct mg_jdoc *doc, bool short_form,
+                                    const struct mg_chat_limits *limits,
+                                    struct mg_chat_request **out, struct mg_fault *f);
 /* Moves the reader's warnings into the request; after the last of the reading. */
 enum mg_status mg_request_warnings(struct mg_reader *r, struct mg_request *out);
 
