@@ -178,6 +178,22 @@ static void clean_name(struct mg_slice s, const char *fallback, char *out, size_
     if (!n || !mg_utf8_check((const uint8_t *)out, n, &nfc)) snprintf(out, cap, "%s", fallback);
 }
 
+static enum mg_status read_seconds(const struct mg_multipart *m, int64_t *out, struct mg_fault *f) {
+    static const char name[] = "expires_after[seconds]";
+    const struct mg_multipart_part *part = mg_multipart_find(m, name);
+    if (!part) return MG_OK;
+    int64_t x = 0;
+    for (size_t i = 0; i < part->data.n && x <= MG_UPLOAD_MAX_SECONDS; i++) {
+        uint8_t c = part->data.data[i];
+        x = c >= '0' && c <= '9' ? x * 10 + (c - '0') : INT64_MAX;
+    }
+    if (x < 1 || x > MG_UPLOAD_MAX_SECONDS)
+        return mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_value", name, "%s: must be from 1 to %d",
+                            name, MG_UPLOAD_MAX_SECONDS);
+    *out = x;
+    return MG_OK;
+}
+
 enum mg_status mg_upload_parse(const char *content_type, const void *body, size_t n,
                                size_t max_bytes, struct mg_upload *out, struct mg_fault *f) {
     *out = (struct mg_upload){0};
@@ -197,6 +213,8 @@ enum mg_status mg_upload_parse(const char *content_type, const void *body, size_
                             max_bytes);
     if (purpose && purpose->data.n >= sizeof out->purpose)
         return mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_value", "purpose", "purpose: too long");
+    status = read_seconds(&m, &out->seconds, f);
+    if (status != MG_OK) return status;
     out->data = file->data;
     clean_name(file->filename, "upload", out->filename, sizeof out->filename);
     clean_name(purpose ? purpose->data : (struct mg_slice){0}, "vision", out->purpose,

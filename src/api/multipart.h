@@ -37,11 +37,15 @@ enum mg_status mg_multipart_parse(const char *content_type, const void *body, si
 /* The first part of that name, or NULL. */
 const struct mg_multipart_part *mg_multipart_find(const struct mg_multipart *m, const char *name);
 
-/* POST /v1/files: one picture under "file", and perhaps its "purpose". */
+#define MG_UPLOAD_MAX_SECONDS 2592000 /* 30 days */
+
+/* POST /v1/files: one picture under "file", and perhaps its "purpose" and how long it is kept
+ * ("expires_after[seconds]"). */
 struct mg_upload {
     struct mg_slice data; /* a view of the body, not empty */
     char filename[128];   /* last component, made fit to be shown; "upload" when not given */
     char purpose[32];     /* "vision" when not given */
+    int64_t seconds;      /* to be kept at most, 1 .. MG_UPLOAD_MAX_SECONDS; 0: not given */
 };
 enum mg_status mg_upload_parse(const char *content_type, const void *body, size_t n,
                                size_t max_bytes, struct mg_upload *out, struct mg_fault *f);

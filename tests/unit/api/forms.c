@@ -1,9 +1,11 @@
-/* Prints every form that src/api writes, one JSON object a line: {"name","body"}. What checks them
- * against docs/openapi.json (tests/cli/test_openapi.py) and against the official client's models
- * (tools/check_openai_forms.py) reads this. Not a test itself. */
+/* Prints every form that src/api writes, one JSON object a line: {"name","body"}; besides the
+ * ranges of numeric fields, and of each argument whether it is a route that is counted. What checks
+ * them against docs/openapi.json (tests/cli/test_openapi.py) and against the official client's
+ * models (tools/check_openai_forms.py) reads this. Not a test itself. */
 #include "api/chat_reply.h"
 #include "api/json_write.h"
 #include "api/metrics.h"
+#include "api/request.h"
 #include "api/server_reply.h"
 #include "api/token_request.h"
 
@@ -232,7 +234,32 @@ static void print_metrics(void) {
     mg_metrics_close(m);
 }
 
-int main(void) {
+static void print_fields(void) {
+    struct mg_jwrite j = {.out = &buf};
+    struct mg_request_field field;
+    mg_jwrite_open(&j, '[');
+    for (size_t i = 0; mg_request_field(i, &field); i++) {
+        mg_jwrite_open(&j, '{');
+        mg_jwrite_kstr(&j, "name", field.name);
+        mg_jwrite_kbool(&j, "whole", field.whole);
+        mg_jwrite_key(&j, "min");
+        mg_jwrite_real(&j, field.min);
+        mg_jwrite_key(&j, "max");
+        mg_jwrite_real(&j, field.max);
+        mg_jwrite_close(&j, '}');
+    }
+    mg_jwrite_close(&j, ']');
+    print("fields", !buf.failed);
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        unsigned other = mg_metrics_label(MG_M_HTTP_REQUESTS, 0, "other");
+        bool known = mg_metrics_label(MG_M_HTTP_REQUESTS, 0, argv[i]) != other;
+        print(argv[i], mg_buf_add_str(&buf, known ? "counted" : "other"));
+    }
+    if (argc > 1) return bad;
+    print_fields();
     print_replies(false);
     print_replies(true);
     print_socket();

@@ -178,6 +178,43 @@ static void uploads(void **state) {
     assert_int_equal(strlen(u.filename), 126);
 }
 
+/* As openai-python 3.57 sends it. */
+static void an_upload_of_the_official_client(void **state) {
+#define MARK "--ed499cc2bd48d56a2383324b4c138312"
+#define FIELD(name, value)                                                                         \
+    MARK "\r\nContent-Disposition: form-data; name=\"" name "\"\r\n\r\n" value "\r\n"
+    static const char type[] = "multipart/form-data; boundary=ed499cc2bd48d56a2383324b4c138312",
+                      head[] =
+                          FIELD("purpose", "vision") FIELD("expires_after[anchor]", "created_at"),
+                      file[] = MARK "\r\nContent-Disposition: form-data; name=\"file\"; "
+                                    "filename=\"photo.png\"\r\nContent-Type: image/png\r\n\r\n"
+                                    "\x89PNG\r\n\x1a\n\r\n" MARK "--\r\n";
+    static const struct {
+        const char *seconds;
+        int64_t want; /* 0: refused */
+    } c[] = {
+        {"3600", 3600}, {"2592000", 2592000},          {"2592001", 0}, {"0", 0}, {"", 0}, {"1h", 0},
+        {"-1", 0},      {"99999999999999999999999", 0}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct mg_buf b = {0};
+        struct mg_upload u;
+        struct mg_fault f = {0};
+        mg_buf_add_str(&b, head);
+        mg_buf_printf(&b, FIELD("expires_after[seconds]", "%s") "%s", c[i].seconds, file);
+        enum mg_status status = mg_upload_parse(type, b.data, b.n, 100, &u, &f);
+        assert_int_equal(status, c[i].want ? MG_OK : MG_ERR_ARGUMENT);
+        if (c[i].want) {
+            assert_int_equal(u.seconds, c[i].want);
+            assert_int_equal(u.data.n, 8);
+            assert_string_equal(u.filename, "photo.png");
+            assert_string_equal(u.purpose, "vision");
+        } else {
+            assert_string_equal(f.param, "expires_after[seconds]");
+        }
+        mg_buf_free(&b);
+    }
+}
+
 static void a_cut_upload_is_an_error(void **state) {
     for (size_t n = 0; n < sizeof upload - 3; n++) {
         char *cut = malloc(n ? n : 1);
@@ -191,8 +228,11 @@ static void a_cut_upload_is_an_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_are_found),          cmocka_unit_test(content_types),
-        cmocka_unit_test(malformed_bodies),         cmocka_unit_test(uploads),
+        cmocka_unit_test(parts_are_found),
+        cmocka_unit_test(content_types),
+        cmocka_unit_test(malformed_bodies),
+        cmocka_unit_test(uploads),
+        cmocka_unit_test(an_upload_of_the_official_client),
         cmocka_unit_test(a_cut_upload_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
