@@ -58,9 +58,7 @@ enum mg_status mg_chat_step(struct mg_chat *chat, int32_t id, int32_t pos, struc
     return mg_chat_feed(chat, &id, 1, pos, err);
 }
 
-/* Ids that can come out: all, but for the padding behind the tokenizer's that a vocabulary's size
- * is rounded up with. */
-static size_t useful_ids(const mg_engine *e) {
+size_t mg_engine_useful_ids(const mg_engine *e) {
     size_t all = e->model->config.text.n_vocab, n = mg_tokenizer_n(e->tokenizer);
     return e->model->packed && all - n <= MAX_PADDING_IDS ? n : all;
 }
@@ -68,7 +66,7 @@ static size_t useful_ids(const mg_engine *e) {
 enum mg_status mg_chat_top(struct mg_chat *chat, size_t n, int32_t *id, struct mg_err *err) {
     mg_engine *e = chat->engine;
     enum mg_status status = mg_decoder_top(e->model, &e->compute, &e->work, e->work.last + 1 - n, n,
-                                           useful_ids(e), e->logits, id, err);
+                                           mg_engine_useful_ids(e), e->logits, id, err);
     for (size_t i = 0; i < n && status == MG_OK; i++)
         if (id[i] < 0)
             status = mg_fail(err, MG_ERR_NUMERIC, "logits_not_finite",

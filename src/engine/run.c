@@ -49,6 +49,12 @@ static size_t most_drafts(const struct mg_run *r) {
     return r->o->draft ? mg_min_size((size_t)r->o->draft, most) : mg_min_size(8, most);
 }
 
+/* Picture i has no features yet, and some of its tokens are still to be read. */
+static bool needs_look(const struct mg_run *r, size_t i) {
+    const struct chat_image *image = &r->chat->image[i];
+    return !image->picture.row && r->layout.prompt.image_at[i] + image->n_token > r->read;
+}
+
 enum mg_status mg_run_open(struct mg_run *r, struct mg_err *err) {
     mg_chat *chat = r->chat;
     r->start = r->stage_start = mg_clock();
@@ -64,18 +70,19 @@ enum mg_status mg_run_open(struct mg_run *r, struct mg_err *err) {
     if (status != MG_OK) return status;
     const struct mg_answer_options *o = r->o;
     mg_sampler_prompt(r->sampler, r->layout.prompt.ids.id, r->layout.n);
-    r->plain = o->temperature < 1e-5f && o->repetition_penalty == 1 && o->presence_penalty == 0 &&
-               o->frequency_penalty == 0;
+    r->plain = !r->all_logits && o->temperature < 1e-5f && o->repetition_penalty == 1 &&
+               o->presence_penalty == 0 && o->frequency_penalty == 0;
     r->max_draft = most_drafts(r);
     if (r->max_draft && !mg_draft_begin(r->draft, r->layout.prompt.ids.id, r->layout.n))
         return mg_fail_memory(err, "draft");
     r->most = mg_min_size(o->max_tokens, chat->engine->options.context - r->layout.n);
+    if (r->prefixes) mg_prefix_use(r->prefixes, chat, &r->layout);
     r->read = cached_prefix(r);
     r->answer.prompt_tokens = r->layout.n;
     r->answer.image_tokens = r->layout.n_image_token;
     r->answer.cached_tokens = r->read;
     r->stage = MG_STAGE_VISION;
-    for (size_t i = 0; i < chat->n_image; i++) r->n_picture += !chat->image[i].picture.row;
+    for (size_t i = 0; i < chat->n_image; i++) r->n_picture += needs_look(r, i);
     return MG_OK;
 }
 
@@ -92,10 +99,13 @@ enum mg_status mg_run_look(struct mg_run *r, struct mg_err *err) {
     enum mg_status status = MG_OK;
     for (size_t i = 0; i < chat->n_image && status == MG_OK; i++) {
         struct chat_image *image = &chat->image[i];
-        bool is_new = !image->picture.row;
+        bool is_new = needs_look(r, i);
         if (!image->counted) r->answer.image_ms += image->report.decode_ms;
         image->counted = true;
-        status = mg_chat_encode(chat, i, NULL, err);
+        if (is_new)
+            status = mg_chat_encode(chat, i, NULL, err);
+        else
+            image->report.cached = true, image->report.vision_ms = 0;
         if (status != MG_OK) mg_err_prefix(err, "picture %zu", i + 1);
         r->picture += is_new;
     }

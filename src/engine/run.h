@@ -19,6 +19,7 @@
 
 #include "engine/internal.h"
 #include "engine/loop.h"
+#include "engine/prefixes.h"
 #include "engine/stop.h"
 
 struct mg_run {
@@ -27,8 +28,10 @@ struct mg_run {
     const struct mg_answer_options *o; /* borrowed, as the stop strings in it */
     mg_event_fn *event;                /* may be NULL */
     void *user;
-    struct mg_sampler *sampler; /* borrowed, this answer's alone while it runs */
-    struct mg_draft *draft;     /* likewise; NULL: no guessing */
+    struct mg_sampler *sampler;       /* borrowed, this answer's alone while it runs */
+    struct mg_draft *draft;           /* likewise; NULL: no guessing */
+    struct mg_prefix_store *prefixes; /* borrowed; NULL: nothing is taken over from others */
+    bool all_logits;                  /* every token's logits are wanted: no shortcuts */
 
     struct mg_answer answer; /* filled as it becomes known */
     struct layout layout;    /* of the prompt */

@@ -224,12 +224,17 @@ static void prepare_head(const struct mg_model *model, struct mg_compute *c,
     mg_compute_prepare(c, &model->head, w->norm, w->ldx, &w->in, n);
 }
 
+enum mg_status mg_decoder_logits_rows(const struct mg_model *model, struct mg_compute *c,
+                                      struct mg_decoder_work *w, size_t first, size_t n,
+                                      float *logits, size_t ldl, struct mg_err *err) {
+    prepare_head(model, c, w, first, n);
+    return mg_compute_linear(c, &model->head, &w->in, n, logits, ldl, MG_EPI_STORE, err);
+}
+
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
                                  struct mg_decoder_work *w, size_t i, float *logits,
                                  struct mg_err *err) {
-    prepare_head(model, c, w, i, 1);
-    return mg_compute_linear(c, &model->head, &w->in, 1, logits, model->config.text.n_vocab,
-                             MG_EPI_STORE, err);
+    return mg_decoder_logits_rows(model, c, w, i, 1, logits, model->config.text.n_vocab, err);
 }
 
 /* The best of all tasks for row i of n. */
