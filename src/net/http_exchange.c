@@ -36,11 +36,20 @@ struct mg_http_exchange *mg_http_exchange_new(struct mg_http_conn *c) {
     return x;
 }
 
+/* In the arena; NULL: no memory, which the reply then says whatever it would have been. */
+static char *alloc_text(struct mg_http_exchange *x, size_t n) {
+    char *text = mg_arena_alloc(&x->arena, n + 1, 1);
+    if (!text) x->no_memory = true;
+    return text;
+}
+
 bool mg_http_exchange_read(struct mg_http_exchange *x) {
     const struct mg_http_head *h = &x->conn->head;
-    char *raw = mg_arena_strdup(&x->arena, mg_http_head_text(h, h->path), h->path.n);
-    char *path = mg_arena_alloc(&x->arena, h->path.n + 1, 1);
-    if (!raw || !path || !mg_http_decode(raw, h->path.n, false, path)) return false;
+    char *raw = alloc_text(x, h->path.n), *path = alloc_text(x, h->path.n);
+    if (!raw || !path) return false;
+    memcpy(raw, mg_http_head_text(h, h->path), h->path.n);
+    raw[h->path.n] = '\0';
+    if (!mg_http_decode(raw, h->path.n, false, path)) return false;
     x->raw_path = raw;
     x->path = path;
     return true;
@@ -59,7 +68,7 @@ static bool cut_path(struct mg_http_exchange *x, const char *path, struct segmen
     for (const char *at = path; *at == '/';) {
         size_t n = strcspn(++at, "/");
         if (out->n == MG_HTTP_MAX_SEGMENT) return false;
-        char *text = mg_arena_alloc(&x->arena, n + 1, 1);
+        char *text = alloc_text(x, n);
         if (!text || !mg_http_decode(at, n, false, text)) return false;
         out->text[out->n] = text;
         out->rest[out->n++] = at;
@@ -78,7 +87,7 @@ static bool take_param(struct mg_http_exchange *x, const char *name, size_t n_na
 static bool take_rest(struct mg_http_exchange *x, const char *name, size_t n_name,
                       const char *rest) {
     size_t n = strlen(rest);
-    char *text = mg_arena_alloc(&x->arena, n + 1, 1);
+    char *text = alloc_text(x, n);
     return text && mg_http_decode(rest, n, false, text) && take_param(x, name, n_name, text);
 }
 
@@ -208,7 +217,7 @@ const char *mg_http_query(struct mg_http_exchange *x, const char *name) {
     if (!x->readable) return NULL;
     const char *query = mg_http_head_text(&x->conn->head, x->conn->head.query);
     if (!mg_http_query_find(query, name, &value, &n)) return NULL;
-    char *text = mg_arena_alloc(&x->arena, n + 1, 1);
+    char *text = alloc_text(x, n);
     return text && mg_http_decode(value, n, true, text) ? text : NULL;
 }
 

@@ -93,6 +93,7 @@ struct mg_http_exchange {
     size_t counted;       /* bytes of the body in server->counts.body_bytes */
     struct mg_buf fields; /* lines that the user has added to the reply's head */
     bool has_encoding;    /* Content-Encoding is among them */
+    bool no_memory;       /* for one of its texts: the reply is 503 */
     bool readable;        /* the request's head could be read */
     bool begun;           /* a reply's head is out */
     bool streaming, chunked, no_body;

@@ -94,7 +94,7 @@ static enum mg_status add_head(struct mg_http_exchange *x, int status, const cha
         mg_buf_add_str(&head, "Connection: keep-alive\r\n");
     mg_buf_add(&head, x->fields.data, x->fields.n);
     mg_buf_add_str(&head, "\r\n");
-    bool good = !head.failed && mg_http_conn_add(c, head.data, head.n);
+    bool good = !head.failed && !x->no_memory && mg_http_conn_add(c, head.data, head.n);
     if (good) {
         x->begun = true;
         x->status = status;
