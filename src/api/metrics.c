@@ -46,7 +46,7 @@ struct metric {
 #define CODES                                                                                      \
     VALUES("101", "200", "204", "206", "301", "304", "400", "401", "403", "404", "405", "408",     \
            "411", "413", "415", "429", "431", "499", "500", "501", "503", "other")
-#define FORMATS VALUES("jpeg", "png", "webp", "gif", "bmp", "heif", "avif", "other")
+#define FORMATS VALUES("jpeg", "png", "webp", "gif", "bmp", "heic", "avif", "other")
 #define OUTCOMES VALUES("ok", "damaged", "truncated", "unsupported", "too_large", "other")
 #define PHASES VALUES("queue", "fetch", "image", "vision", "prefill", "decode", "other")
 #define TYPES                                                                                      \

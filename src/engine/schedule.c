@@ -116,7 +116,54 @@ static void open_prepared(struct mg_scheduler *s) {
             i--;
             continue;
         }
-        if (!p->n) return s->engine->options.prefill_chunk;
+        size_t most = s->engine->options.context;
+        j->kv_need = mg_kv_bytes(&j->chat->kv, most);
+        if (s->kv_used && j->kv_need > s->kv_budget - mg_min_size(s->kv_budget, s->kv_used)) {
+            /* perhaps it needs less than all of the context */
+            size_t rough = mg_chat_rough_tokens(j->chat) + j->o.answer.max_tokens;
+            j->kv_need = mg_kv_bytes(&j->chat->kv, mg_min_size(most, rough));
+            if (j->kv_need > s->kv_budget - mg_min_size(s->kv_budget, s->kv_used)) continue;
+        }
+        enum mg_status status = open_run(s, j);
+        if (status != MG_OK) {
+            mg_run_close(&j->run);
+            end(s, j, status);
+            i--;
+            continue;
+        }
+        size_t tokens = mg_min_size(most, j->run.layout.n + j->run.most);
+        j->kv_need = mg_kv_bytes(&j->chat->kv, tokens);
+        s->kv_used += j->kv_need;
+        s->slot[j->slot].used = true;
+        j->open = true;
+    }
+}
+
+/* --- a pass --- */
+struct plan {
+    struct mg_span span[MG_MAX_SPAN];
+    size_t first[MG_MAX_SPAN];             /* row of each */
+    size_t n, rows;                        /* spans, rows */
+    size_t n_plain, plain_rows, n_sampled; /* the first spans; rows of the greedy ones */
+    size_t prompt_rows;
+};
+
+static bool can_pass(const struct mg_scheduler *s, const struct job *j) {
+    return j->open && j->looked && j != s->looking && !j->run.over;
+}
+
+static void add(struct mg_scheduler *s, struct plan *p, struct job *j, size_t room,
+                size_t guesses) {
+    size_t n = mg_run_fill(&j->run, s->engine->row + p->rows, room, guesses);
+    s->in_pass[p->n] = j;
+    p->first[p->n] = p->rows;
+    p->span[p->n++] = (struct mg_span){&j->chat->kv, n};
+    p->rows += n;
+}
+
+/* Prompt tokens beside answers that are being said. */
+static size_t prompt_room(const struct mg_scheduler *s, const struct plan *p) {
+    if (!p->n) return s->engine->options.prefill_chunk;
     size_t most = s->engine->work.rows - p->rows;
     double rows = FIRST_PROMPT_ROWS;
     if (s->row_seconds > 0 && s->idle_seconds > 0)
