@@ -116,7 +116,7 @@ static enum mg_status lift(struct scan *s, size_t begin, size_t end, bool escape
 }
 
 static enum mg_status make_skeleton(struct scan *s) {
-    size_t depth = 0, values = 0;
+    size_t depth = 0, values = 0, containers = 0;
     for (size_t i = 0; i < s->n; i++) {
         switch (s->body[i]) {
         case '"': {
@@ -133,6 +133,10 @@ static enum mg_status make_skeleton(struct scan *s) {
             if (++depth > MG_JDOC_DEPTH)
                 return mg_fault_set(s->f, MG_ERR_LIMIT, "json_too_deep", "",
                                     "the body is nested more than %d levels deep", MG_JDOC_DEPTH);
+            if (++containers > MG_JDOC_CONTAINERS)
+                return mg_fault_set(s->f, MG_ERR_LIMIT, "json_too_large", "",
+                                    "the body has more than %zu objects and lists",
+                                    MG_JDOC_CONTAINERS);
             break;
         case ']':
         case '}':

@@ -642,7 +642,34 @@ static void limits_hold(void **state) {
     strcpy(at, "]}");
     f = refuse(wide);
     assert_string_equal(f.err.code, "json_too_large");
+    assert_non_null(strstr(f.err.text, "more than 262144 values"));
+    at = wide + sprintf(wide, "{\"a\":[[]");
+    for (size_t i = 0; i < 32768; i++) at += sprintf(at, ",{}");
+    strcpy(at, "]}");
+    alloc_fail_at(SIZE_MAX);
+    f = refuse(wide);
+    assert_non_null(strstr(f.err.text, "more than 32768 objects"));
+    assert_true(alloc_peak() < 200000); /* found before the tree is made */
     free(wide);
+}
+
+/* What the tree of the worst bodies within the limits takes. */
+static void memory_of_hostile_bodies(void **state) {
+    static const struct {
+        const char *one;
+        size_t n;
+    } c[] = {{"{},", 32000}, {"[],", 32000}, {"0,", 260000}, {"\"\",", 260000}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char *body = malloc(c[i].n * strlen(c[i].one) + 100),
+             *at = body + sprintf(body, "{\"a\":[");
+        for (size_t k = 0; k < c[i].n; k++) at += sprintf(at, "%s", c[i].one);
+        strcpy(at, "0]}");
+        alloc_fail_at(SIZE_MAX);
+        struct mg_fault f = refuse(body);
+        assert_string_equal(f.param, "messages");
+        assert_true(alloc_peak() < (size_t)40 << 20);
+        free(body);
+    }
 }
 
 static void every_allocation_may_fail(void **state) {
@@ -701,6 +728,7 @@ int main(void) {
         cmocka_unit_test(long_strings_are_taken_out),
         cmocka_unit_test(memory_of_a_big_picture),
         cmocka_unit_test(limits_hold),
+        cmocka_unit_test(memory_of_hostile_bodies),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_picture_from_beside),
     };
