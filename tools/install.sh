@@ -29,9 +29,11 @@ need libpng-dev lib libpng
 need zlib1g-dev lib zlib
 need libwebp-dev lib libwebpdemux
 need libgif-dev header gif_lib.h
-need libssl-dev lib libcrypto
+need libssl-dev lib libssl
 need libcurl4-openssl-dev lib libcurl
 need ca-certificates test -s /etc/ssl/certs/ca-certificates.crt
+need libevent-dev lib libevent_core
+need libwslay-dev header wslay/wslay.h
 need libcmocka-dev lib cmocka
 if [ "$what" = test ]; then
     need binutils have objdump

@@ -3,7 +3,7 @@
 
     gcc     release build, warnings are errors: all tests and the lints
     san     ASan + UBSan with leak detection (gcc's warnings there are mostly false, so no errors): C tests, replay of the fuzz corpora, a part of the pytest tests
-    tsan    ThreadSanitizer: the thread pool, conversations on it, metrics
+    tsan    ThreadSanitizer: the thread pool, conversations on it, the HTTP server, metrics
     clang   where it is installed: warnings are errors, C tests
 
 A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
@@ -168,6 +168,7 @@ def main():
     if gcc.build():
         gcc.c_tests()
         gcc.pytest("command line", "tests/cli")
+        gcc.pytest("HTTP server", "tests/net")
         gcc.pytest("oracle", "tests/oracle")
         gcc.lint()
     if not o.quick:
@@ -176,12 +177,15 @@ def main():
         if san.build():
             san.c_tests()
             san.pytest("command line", "tests/cli", "-m", "not slow")
+            san.pytest("HTTP server", "tests/net")
             san.pytest("oracle", "tests/oracle", "-k", "tied and (two_images or multi_turn or gray_tall)")
         tsan = Build(count, "tsan", "build-tsan", ["-Dbuildtype=debugoptimized", "-Db_lundef=false",
                                                    "-Db_sanitize=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
         if tsan.build("tests/unit/cpu/test_cpu_pool", "tests/unit/engine/test_engine_conversation",
+                      "tests/unit/net/test_net_http_server", "tests/net/http_test_server",
                       "tests/unit/api/test_api_metrics"):
-            tsan.c_tests({"cpu.pool", "engine.conversation", "api.metrics"})
+            tsan.c_tests({"cpu.pool", "engine.conversation", "net.http_server", "api.metrics"})
+            tsan.pytest("HTTP server", "tests/net")
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})
             if clang.build():

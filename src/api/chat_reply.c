@@ -314,7 +314,7 @@ static void write_delta(struct mg_jwrite *j, const struct mg_reply_head *head,
     mg_jwrite_close(j, '}');
 }
 
-bool mg_sse_begin(struct mg_buf *out, const struct mg_reply_head *head, size_t index) {
+bool mg_chunk_begin(struct mg_buf *out, const struct mg_reply_head *head, size_t index) {
     struct mg_jwrite j = open_chunk(out, head);
     const struct mg_reply_choice c = {.index = index};
     write_delta(&j, head, &c, true, false);
@@ -338,8 +338,8 @@ static void write_progress(struct mg_jwrite *j, const struct mg_reply_progress *
     if (p->estimate_ms >= 0) mg_jwrite_kfixed(j, "estimate_ms", p->estimate_ms, 0);
 }
 
-bool mg_sse_progress(struct mg_buf *out, const struct mg_reply_head *head,
-                     const struct mg_reply_progress *progress) {
+bool mg_chunk_progress(struct mg_buf *out, const struct mg_reply_head *head,
+                       const struct mg_reply_progress *progress) {
     struct mg_jwrite j = open_chunk(out, head);
     const struct mg_reply_choice c = {0};
     write_delta(&j, head, &c, false, false);
@@ -351,8 +351,8 @@ bool mg_sse_progress(struct mg_buf *out, const struct mg_reply_head *head,
     return close_chunk(&j);
 }
 
-bool mg_sse_text(struct mg_buf *out, const struct mg_reply_head *head,
-                 const struct mg_reply_choice *piece, const struct mg_reply_timings *timings) {
+bool mg_chunk_text(struct mg_buf *out, const struct mg_reply_head *head,
+                   const struct mg_reply_choice *piece, const struct mg_reply_timings *timings) {
     struct mg_jwrite j = open_chunk(out, head);
     struct mg_reply_choice c = *piece;
     c.finish_reason = c.stop_detail = NULL;
@@ -362,8 +362,8 @@ bool mg_sse_text(struct mg_buf *out, const struct mg_reply_head *head,
     return close_chunk(&j);
 }
 
-bool mg_sse_finish(struct mg_buf *out, const struct mg_reply_head *head,
-                   const struct mg_reply_choice *choice, const struct mg_reply_extra *extra) {
+bool mg_chunk_finish(struct mg_buf *out, const struct mg_reply_head *head,
+                     const struct mg_reply_choice *choice, const struct mg_reply_extra *extra) {
     struct mg_jwrite j = open_chunk(out, head);
     write_delta(&j, head, choice, false, false);
     close_choices(&j, head);
@@ -371,22 +371,22 @@ bool mg_sse_finish(struct mg_buf *out, const struct mg_reply_head *head,
     return close_chunk(&j);
 }
 
-bool mg_sse_usage(struct mg_buf *out, const struct mg_reply_head *head,
-                  const struct mg_reply_usage *usage) {
+bool mg_chunk_usage(struct mg_buf *out, const struct mg_reply_head *head,
+                    const struct mg_reply_usage *usage) {
     struct mg_jwrite j = open_chunk(out, head);
     mg_jwrite_close(&j, ']');
     write_usage(&j, usage);
     return close_chunk(&j);
 }
 
-bool mg_sse_done(struct mg_buf *out) {
+bool mg_chunk_done(struct mg_buf *out) {
     return mg_buf_add_str(out, "data: [DONE]\n\n");
 }
-bool mg_sse_ping(struct mg_buf *out) {
+bool mg_chunk_ping(struct mg_buf *out) {
     return mg_buf_add_str(out, ":\n\n");
 }
 
-bool mg_sse_error(struct mg_buf *out, const struct mg_fault *f) {
+bool mg_chunk_error(struct mg_buf *out, const struct mg_fault *f) {
     mg_buf_add_str(out, "data: ");
     mg_fault_write(f, out);
     return mg_buf_add_str(out, "\n\n");

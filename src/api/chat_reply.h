@@ -4,12 +4,12 @@
  * A stream is, for one answer (n > 1: the same per index, in any order):
  *
  *     data: {"id":..,"object":"chat.completion.chunk","created":..,"model":..,
- *            "choices":[{"index":0,"delta":{"role":"assistant","content":""},...}]} mg_sse_begin
- *     data: {... "delta":{},"finish_reason":null}],"prompt_progress":{...}} mg_sse_progress data:
- * {... "delta":{"content":"The"} ...}                                          mg_sse_text data:
- * {... "delta":{},"finish_reason":"stop"}],"images":[..],"timings":{..}}     mg_sse_finish data:
- * {... "choices":[],"usage":{...}}                   mg_sse_usage, with include_usage only data:
- * [DONE]                                                                       mg_sse_done
+ *            "choices":[{"index":0,"delta":{"role":"assistant","content":""},...}]} mg_chunk_begin
+ *     data: {... "delta":{},"finish_reason":null}],"prompt_progress":{...}} mg_chunk_progress data:
+ * {... "delta":{"content":"The"} ...}                                          mg_chunk_text data:
+ * {... "delta":{},"finish_reason":"stop"}],"images":[..],"timings":{..}}     mg_chunk_finish data:
+ * {... "choices":[],"usage":{...}}                   mg_chunk_usage, with include_usage only data:
+ * [DONE]                                                                       mg_chunk_done
  *
  * each followed by an empty line. id, created and model are the same in all; the caller makes them
  * once. There are never `id:` lines. What is not known yet is null or left out, as OpenAI does.
@@ -105,21 +105,21 @@ struct mg_reply_progress {
     double estimate_ms;             /* until the first token; < 0: not known */
 };
 
-bool mg_sse_begin(struct mg_buf *out, const struct mg_reply_head *head, size_t index);
-bool mg_sse_progress(struct mg_buf *out, const struct mg_reply_head *head,
-                     const struct mg_reply_progress *progress);
+bool mg_chunk_begin(struct mg_buf *out, const struct mg_reply_head *head, size_t index);
+bool mg_chunk_progress(struct mg_buf *out, const struct mg_reply_head *head,
+                       const struct mg_reply_progress *progress);
 /* A piece of text: index, text, logprobs, token are used. timings may be NULL. */
-bool mg_sse_text(struct mg_buf *out, const struct mg_reply_head *head,
-                 const struct mg_reply_choice *piece, const struct mg_reply_timings *timings);
+bool mg_chunk_text(struct mg_buf *out, const struct mg_reply_head *head,
+                   const struct mg_reply_choice *piece, const struct mg_reply_timings *timings);
 /* index, finish_reason, stop_detail are used. extra may be NULL. */
-bool mg_sse_finish(struct mg_buf *out, const struct mg_reply_head *head,
-                   const struct mg_reply_choice *choice, const struct mg_reply_extra *extra);
-bool mg_sse_usage(struct mg_buf *out, const struct mg_reply_head *head,
-                  const struct mg_reply_usage *usage);
-bool mg_sse_done(struct mg_buf *out);
+bool mg_chunk_finish(struct mg_buf *out, const struct mg_reply_head *head,
+                     const struct mg_reply_choice *choice, const struct mg_reply_extra *extra);
+bool mg_chunk_usage(struct mg_buf *out, const struct mg_reply_head *head,
+                    const struct mg_reply_usage *usage);
+bool mg_chunk_done(struct mg_buf *out);
 /* An error after the headers; the stream ends with it, without [DONE]. */
-bool mg_sse_error(struct mg_buf *out, const struct mg_fault *f);
-bool mg_sse_ping(struct mg_buf *out); /* a comment, against silence */
+bool mg_chunk_error(struct mg_buf *out, const struct mg_fault *f);
+bool mg_chunk_ping(struct mg_buf *out); /* a comment, against silence */
 
 /* WebSocket messages, each a text frame. */
 bool mg_ws_progress(struct mg_buf *out, const char *id, const struct mg_reply_progress *progress);

@@ -36,13 +36,13 @@ static void a_whole_conversation(void **state) {
     struct mg_reply_choice piece[] = {text("The \xE7\x8C\xAB"), text("\n\"\xF0\x9F\x98\x80")};
     for (int with_usage = 0; with_usage < 2; with_usage++) {
         h.usage = with_usage;
-        assert_true(mg_sse_begin(&b, &h, 0));
-        assert_true(mg_sse_text(&b, &h, &piece[0], NULL));
-        assert_true(mg_sse_ping(&b));
-        assert_true(mg_sse_text(&b, &h, &piece[1], NULL));
-        assert_true(mg_sse_finish(&b, &h, &end, NULL));
-        if (with_usage) assert_true(mg_sse_usage(&b, &h, &usage));
-        assert_true(mg_sse_done(&b));
+        assert_true(mg_chunk_begin(&b, &h, 0));
+        assert_true(mg_chunk_text(&b, &h, &piece[0], NULL));
+        assert_true(mg_chunk_ping(&b));
+        assert_true(mg_chunk_text(&b, &h, &piece[1], NULL));
+        assert_true(mg_chunk_finish(&b, &h, &end, NULL));
+        if (with_usage) assert_true(mg_chunk_usage(&b, &h, &usage));
+        assert_true(mg_chunk_done(&b));
         const char *want =
             with_usage
                 ? CHUNK "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}" REST
@@ -77,7 +77,7 @@ static void progress_chunks(void **state) {
                                   .processed = 9,
                                   .time_ms = 12.3456,
                                   .estimate_ms = 99.6};
-    mg_sse_progress(&b, &head, &p);
+    mg_chunk_progress(&b, &head, &p);
     assert_string_equal((char *)b.data,
                         CHUNK "{\"index\":0,\"delta\":{}" REST
                               "null}],\"prompt_progress\":{\"total\":20,\"cache\":4,\"processed\":"
@@ -218,7 +218,7 @@ static void all_that_stands_beside(void **state) {
     assert_string_equal(json_string_value(at(r, "warnings.1")), "w2");
     json_decref(r);
     t = (struct mg_reply_timings){.prompt_n = 1}; /* nothing took any time */
-    assert_true(mg_sse_finish(&b, &head, &c, &extra));
+    assert_true(mg_chunk_finish(&b, &head, &c, &extra));
     assert_null(strstr((char *)b.data, "nan"));
     assert_null(strstr((char *)b.data, "inf"));
     assert_non_null(strstr((char *)b.data, "\"prompt_per_second\":0,"));
@@ -276,8 +276,8 @@ static void completion_stream(void **state) {
     struct mg_buf b = {0};
     struct mg_reply_head h = {.id = "cmpl-1", .created = 1, .model = "m", .completion = true};
     struct mg_reply_choice c = text("x"), end = {.finish_reason = "length"};
-    mg_sse_text(&b, &h, &c, NULL);
-    mg_sse_finish(&b, &h, &end, NULL);
+    mg_chunk_text(&b, &h, &c, NULL);
+    mg_chunk_finish(&b, &h, &end, NULL);
     assert_string_equal(
         (char *)b.data,
         "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"m\","
@@ -349,7 +349,7 @@ static void errors_for_clients(void **state) {
     struct mg_buf b = {0};
     mg_fault_set(&f, MG_ERR_ARGUMENT, "", "", "first");
     mg_fault_set(&f, MG_ERR_LIMIT, "x", "p", "second"); /* the first stays */
-    mg_sse_error(&b, &f);
+    mg_chunk_error(&b, &f);
     assert_string_equal(
         (char *)b.data,
         "data: {\"error\":{\"message\":\"first\",\"type\":\"invalid_request_error\","
@@ -382,7 +382,7 @@ static void memory_may_fail(void **state) {
     }
     assert_true(n > 3);
     struct mg_buf b = {.max = 100};
-    assert_false(mg_sse_begin(&b, &head, 0));
+    assert_false(mg_chunk_begin(&b, &head, 0));
     mg_buf_free(&b);
 }
 

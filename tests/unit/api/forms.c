@@ -116,18 +116,18 @@ static void print_replies(bool completion) {
                                          .processed = 140,
                                          .time_ms = 700.5,
                                          .estimate_ms = 900};
-    bool ok = mg_sse_begin(&buf, &head, 0);
-    ok &= mg_sse_progress(&buf, &head, &progress);
+    bool ok = mg_chunk_begin(&buf, &head, 0);
+    ok &= mg_chunk_progress(&buf, &head, &progress);
     progress = (struct mg_reply_progress){.stage = "queue", .queue_position = 2, .estimate_ms = -1};
-    ok &= mg_sse_progress(&buf, &head, &progress);
-    ok &= mg_sse_ping(&buf);
-    ok &= mg_sse_text(&buf, &head, &piece, &timings);
+    ok &= mg_chunk_progress(&buf, &head, &progress);
+    ok &= mg_chunk_ping(&buf);
+    ok &= mg_chunk_text(&buf, &head, &piece, &timings);
     piece.logprobs = false;
-    ok &= mg_sse_text(&buf, &head, &piece, NULL);
-    ok &= mg_sse_finish(&buf, &head, &answer, &extra);
-    ok &= mg_sse_finish(&buf, &head, &cancelled, &small);
-    ok &= mg_sse_usage(&buf, &head, &usage);
-    ok &= mg_sse_done(&buf);
+    ok &= mg_chunk_text(&buf, &head, &piece, NULL);
+    ok &= mg_chunk_finish(&buf, &head, &answer, &extra);
+    ok &= mg_chunk_finish(&buf, &head, &cancelled, &small);
+    ok &= mg_chunk_usage(&buf, &head, &usage);
+    ok &= mg_chunk_done(&buf);
     print(completion ? "completion_stream" : "chat_stream", ok);
 }
 
@@ -141,7 +141,7 @@ static void print_socket(void) {
     print("ws_result", mg_ws_result(&buf, &head, &answer, &usage, &extra));
     print("ws_error", mg_ws_error(&buf, NULL, &f));
     print("error", mg_fault_write(&f, &buf));
-    print("error_stream", mg_sse_error(&buf, &f));
+    print("error_stream", mg_chunk_error(&buf, &f));
 }
 
 static void print_server(void) {

@@ -1,0 +1,29 @@
+/* net/listen.h - sockets that listen: all addresses of a host name, or a path in the file system.
+ */
+#ifndef MG_NET_LISTEN_H
+#define MG_NET_LISTEN_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define MG_LISTEN_MAX 8 /* addresses of one name */
+#define MG_PEER_TEXT 64 /* bytes of an address as text with its zero byte */
+
+/* Listens on every address of `host` ("localhost": both families; "::": both at once) and the same
+ * port, 0 for a free one. Addresses of a family that this machine lacks are passed over as long as
+ * one is left. fd[0..*n-1] don't block and are the caller's. */
+enum mg_status mg_listen_tcp(const char *host, uint16_t port, int backlog, int fd[MG_LISTEN_MAX],
+                             size_t *n, uint16_t *actual, struct mg_err *err);
+
+/* Listens on a path, made with these mode bits. A socket that nobody listens on any more is
+ * replaced; anything else that stands there is an error. */
+enum mg_status mg_listen_unix(const char *path, unsigned mode, int backlog, int *fd,
+                              struct mg_err *err);
+
+/* "127.0.0.1:5000", "[::1]:5000", "unix". */
+void mg_address_text(const struct sockaddr *address, socklen_t n, char out[MG_PEER_TEXT]);
+
+#endif
