@@ -94,7 +94,7 @@ static enum mg_status read_wish(struct chat_reader *c, const json_t *object, con
 static enum mg_status read_source(struct chat_reader *c, const json_t *value, const char *param,
                                   bool is_id, struct mg_image_source *out) {
     struct mg_buf scratch = {.max = SIZE_MAX};
-    struct mg_slice text;
+    struct mg_slice text = {0};
     enum mg_status status = mg_jdoc_bytes(c->r.doc, value, &scratch, param, &text, c->r.f);
     const char *s = (const char *)text.data;
     if (status == MG_OK && is_id && !mg_file_id_valid(s, text.n)) {

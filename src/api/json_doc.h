@@ -2,13 +2,16 @@
  *
  * jansson copies every string, and its reader holds a second copy that grows by doubling: a picture
  * of 20 MB would pass through memory four times. Therefore one pass over the body goes first. It
- * counts nesting and values (a tree takes some 100 bytes a value) and takes long strings out: the
- * text that jansson sees has a short stand-in there, a zero byte and a number. No request can forge
- * one, since a zero byte in a string of the body (\u0000) is refused in the same pass. So of a
- * picture there is the body itself, and the decoded bytes:
+ * counts nesting and values, and takes long strings out: the text that jansson sees has a short
+ * stand-in there, a zero byte and a number. No request can forge one, since a zero byte in a string
+ * of the body (\u0000) is refused in the same pass. So of a picture there is the body itself, and
+ * the decoded bytes:
  *
- *     peak memory = body + decoded pictures (3/4 of their text) + about 120 bytes a value
- *                   + short strings once + whatever long strings with escapes need, twice
+ *     at the peak: body + decoded pictures (3/4 of their text) + tree + short strings
+ *
+ * The tree takes at most 130 bytes a value and 250 an object or list, some 40 MB within the limits
+ * below. While a long string with escapes is read there is one more copy of it when they are single
+ * ASCII characters (\/ as PHP writes it, \n), four when there are others.
  *
  *     body      {"url":"data:image/png;base64,iVBORw0KGgo..."}
  *     skeleton  {"url":"\u000000000000"}       lifted[0] = where the string stands in the body
@@ -22,9 +25,10 @@
 
 #include <jansson.h>
 
-#define MG_JDOC_DEPTH 60                 /* nested arrays and objects, as MG_JREAD_DEPTH */
-#define MG_JDOC_VALUES ((size_t)1 << 18) /* commas and colons */
-#define MG_JDOC_LONG 2048                /* bytes from which a string is taken out */
+#define MG_JDOC_DEPTH 60                     /* nested arrays and objects, as MG_JREAD_DEPTH */
+#define MG_JDOC_VALUES ((size_t)1 << 18)     /* commas and colons */
+#define MG_JDOC_CONTAINERS ((size_t)1 << 15) /* objects and lists */
+#define MG_JDOC_LONG 2048                    /* bytes from which a string is taken out */
 
 /* A string of the body: what stands between its quotes. */
 struct mg_jdoc_string {

@@ -583,6 +583,41 @@ static void long_strings_are_taken_out(void **state) {
     free(key);
 }
 
+/* Long strings with each kind of escape give what short ones give, which jansson reads. */
+static void escapes_in_long_strings(void **state) {
+    static const char *const piece[] = {
+        "a\\/b", "\\n\\r\\t\\b\\f", "\\\\\\\"", "\\u0041\\u002f\\u007F", "\\u0080", "\\u00e9\\n",
+        "\\ud83d\\ude00", "\xC3\xA9\\/", "\\u0001",
+        /* wrong */
+        "\\x", "\\u12", "\\u12g4", "\\ud83d", "\xC3\\/", "\xFF\\u00e9"};
+    for (size_t i = 0; i < sizeof piece / sizeof *piece; i++) {
+        struct mg_chat_request *r[2];
+        enum mg_status status[2];
+        char *fill = malloc(3001);
+        memset(fill, 'x', 3000);
+        fill[3000] = 0;
+        for (int is_long = 0; is_long < 2; is_long++) {
+            char body[4096];
+            struct mg_fault f = {0};
+            snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s%s\"}]}",
+                     piece[i], is_long ? fill : "");
+            status[is_long] = mg_chat_request_parse(body, strlen(body), NULL, &r[is_long], &f);
+            if (status[is_long] != MG_OK) assert_string_equal(f.err.code, "invalid_json");
+        }
+        assert_int_equal(status[0], i < 9 ? MG_OK : MG_ERR_FORMAT);
+        assert_int_equal(status[1], status[0]);
+        if (status[0] == MG_OK) {
+            const struct mg_chat_part *a = r[0]->message[0].part, *b = r[1]->message[0].part;
+            assert_int_equal(b->n_text, a->n_text + 3000);
+            assert_memory_equal(b->text, a->text, a->n_text);
+            assert_string_equal(b->text + a->n_text, fill);
+        }
+        mg_chat_request_free(r[0]);
+        mg_chat_request_free(r[1]);
+        free(fill);
+    }
+}
+
 static void memory_of_a_big_picture(void **state) {
     size_t n = (size_t)8 << 20;
     char *body = long_body(n, 0);
@@ -592,6 +627,11 @@ static void memory_of_a_big_picture(void **state) {
     size_t peak = alloc_peak();
     assert_true(peak >= n / 4 * 3);
     assert_true(peak < n / 4 * 3 + 200000); /* the decoded picture and next to nothing else */
+    /* PHP writes "\\/" for every slash: one copy more, no others. */
+    memcpy(strstr(body, "QQQQ"), "\\/\\/", 4);
+    alloc_fail_at(SIZE_MAX);
+    mg_chat_request_free(parse(body));
+    assert_true(alloc_peak() < n / 4 * 3 + n + 200000);
     free(body);
     /* Far over the limit: nothing is decoded. */
     struct mg_chat_limits limits = {.max_image_bytes = 1 << 20};
@@ -642,7 +682,34 @@ static void limits_hold(void **state) {
     strcpy(at, "]}");
     f = refuse(wide);
     assert_string_equal(f.err.code, "json_too_large");
+    assert_non_null(strstr(f.err.text, "more than 262144 values"));
+    at = wide + sprintf(wide, "{\"a\":[[]");
+    for (size_t i = 0; i < 32768; i++) at += sprintf(at, ",{}");
+    strcpy(at, "]}");
+    alloc_fail_at(SIZE_MAX);
+    f = refuse(wide);
+    assert_non_null(strstr(f.err.text, "more than 32768 objects"));
+    assert_true(alloc_peak() < 200000); /* found before the tree is made */
     free(wide);
+}
+
+/* What the tree of the worst bodies within the limits takes. */
+static void memory_of_hostile_bodies(void **state) {
+    static const struct {
+        const char *one;
+        size_t n;
+    } c[] = {{"{},", 32000}, {"[],", 32000}, {"0,", 260000}, {"\"\",", 260000}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        char *body = malloc(c[i].n * strlen(c[i].one) + 100),
+             *at = body + sprintf(body, "{\"a\":[");
+        for (size_t k = 0; k < c[i].n; k++) at += sprintf(at, "%s", c[i].one);
+        strcpy(at, "0]}");
+        alloc_fail_at(SIZE_MAX);
+        struct mg_fault f = refuse(body);
+        assert_string_equal(f.param, "messages");
+        assert_true(alloc_peak() < (size_t)40 << 20);
+        free(body);
+    }
 }
 
 static void every_allocation_may_fail(void **state) {
@@ -699,8 +766,10 @@ int main(void) {
         cmocka_unit_test(what_is_refused_and_how),
         cmocka_unit_test(cut_anywhere_is_an_error),
         cmocka_unit_test(long_strings_are_taken_out),
+        cmocka_unit_test(escapes_in_long_strings),
         cmocka_unit_test(memory_of_a_big_picture),
         cmocka_unit_test(limits_hold),
+        cmocka_unit_test(memory_of_hostile_bodies),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_picture_from_beside),
     };

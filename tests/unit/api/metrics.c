@@ -71,8 +71,8 @@ static void exposition(void **state) {
         "margay_prompt_tokens_total{source=\"computed\"} 0",
         "margay_requests_total{endpoint=\"chat_completions\",finish_reason=\"stop\"} 0",
         "# TYPE margay_time_to_first_token_seconds histogram",
-        "margay_model_info{model=\"a\\\"b\\\\c\\nd\",quant=\"int8\",threads=\"8\",isa=\"avx2\","
-        "version=\"0.1.0\"} 1",
+        ("margay_model_info{model=\"a\\\"b\\\\c\\nd\",quant=\"int8\",threads=\"8\",isa=\"avx2\","
+         "version=\"0.1.0\"} 1"),
         "process_cpu_seconds_total 1.5",
         "process_start_time_seconds 1790000000",
     };

@@ -83,8 +83,8 @@ static void malformed_bodies(void **state) {
         "--XX\r\nContent-Disposition: attachment; name=a\r\n\r\n1\r\n--XX--",
         "--XX\r\nContent-Disposition: form-data; name=a; =\r\n\r\n1\r\n--XX--",
         "--XX\r\nnonsense\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--XX--",
-        "--XX\r\nContent-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64\r\n"
-        "\r\nQQ==\r\n--XX--",
+        ("--XX\r\nContent-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64\r\n"
+         "\r\nQQ==\r\n--XX--"),
         "--XX\nContent-Disposition: form-data; name=a\n\n1\n--XX--",
         "--XX\r\nContent-Disposition: form-data; name=a\r\n\r\n1--XX--",
     };
