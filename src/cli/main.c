@@ -10,6 +10,7 @@ typedef enum mg_exit command_fn(struct mg_options *o);
 static command_fn *const run[MG_N_CMD] = {
     [MG_CMD_ASK] = mg_cmd_ask,
     [MG_CMD_CHAT] = mg_cmd_chat,
+    [MG_CMD_SERVE] = mg_cmd_serve,
     [MG_CMD_TRACE] = mg_cmd_trace,
     [MG_CMD_TOKENIZE] = mg_cmd_tokenize,
     [MG_CMD_CONVERT] = mg_cmd_convert,

@@ -1,5 +1,5 @@
-/* engine/build.h - filling a conversation as a server does: turns one by one, pictures with wishes of
- * their own, whose it is. For a chat that no other thread has; touches nothing of the engine but
+/* engine/build.h - filling a conversation as a server does: turns one by one, pictures with wishes
+ * of their own, whose it is. For a chat that no other thread has; touches nothing of the engine but
  * what is constant.
  */
 #ifndef MG_ENGINE_BUILD_H
@@ -22,15 +22,17 @@ struct mg_image_want {
 enum mg_status mg_chat_begin_turn(mg_chat *chat, enum mg_chat_role role, struct mg_err *err);
 /* As mg_chat_add_image, into the turn that was begun last, whatever its role; want may be NULL. */
 enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const void *bytes,
-                                    size_t n, const struct mg_image_want *want,
-                                    struct mg_err *err);
+                                    size_t n, const struct mg_image_want *want, struct mg_err *err);
 /* The prompt is this text and nothing else: no turns, no template; control tokens in it are just
  * characters. The answer goes on from it. */
 enum mg_status mg_chat_set_raw(mg_chat *chat, const char *text, size_t n, struct mg_err *err);
 
 /* The prompt as the template makes it, as text with its control tokens. */
 struct mg_buf;
-enum mg_status mg_chat_prompt_text(const mg_chat *chat, struct mg_buf *out, struct mg_err *err);
+enum mg_status mg_chat_prompt_text(const mg_chat *chat, bool open_answer, struct mg_buf *out,
+                                   struct mg_err *err);
+/* A picture of one token that can't be looked at, for mg_chat_prompt_text alone. */
+enum mg_status mg_chat_add_image_mark(mg_chat *chat, enum mg_chat_role role, struct mg_err *err);
 
 /* The tokenizer, for any thread; lives as long as the engine. */
 struct mg_tokenizer;

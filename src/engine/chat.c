@@ -218,7 +218,8 @@ static enum mg_status read_image(const mg_chat *chat, const struct mg_image_want
             .rgb = patches.rgb, .grid_h = patches.grid_h, .grid_w = patches.grid_w};
         patches.rgb = NULL;
         status = mg_chat_prune(engine, prune, near, out, err);
-        if (status == MG_OK && engine->feature_cache) status = make_key(chat, prune, near, out, err);
+        if (status == MG_OK && engine->feature_cache)
+            status = make_key(chat, prune, near, out, err);
         fill_report(out, &image.info, patches.n_token, n);
         out->report.resized_width = out->grid_w * engine->patch_config.patch;
         out->report.resized_height = out->grid_h * engine->patch_config.patch;
@@ -255,6 +256,14 @@ enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const
         mg_log(MG_LOG_INFO, "picture %zu: %zu of %zu cells kept", chat->n_image, image.report.kept,
                image.report.cells);
     return MG_OK;
+}
+
+enum mg_status mg_chat_add_image_mark(mg_chat *chat, enum mg_chat_role role, struct mg_err *err) {
+    if (!grow((void **)&chat->image, chat->n_image, &chat->cap_image, sizeof *chat->image))
+        return mg_fail_memory(err, "chat");
+    enum mg_status status = mg_chat_add_part(chat, role, false, NULL, 0, &chat->n_image, err);
+    if (status == MG_OK) chat->image[chat->n_image++] = (struct chat_image){.n_token = 1};
+    return status;
 }
 
 enum mg_status mg_chat_add_image_file(mg_chat *chat, const char *path, struct mg_err *err) {
@@ -297,7 +306,8 @@ enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patch
     image->report.vision_ms = 0;
     if (image->report.cached) return MG_OK;
     double start = mg_clock();
-    if (engine->feature_cache && (image->shared = mg_feature_find(engine->feature_cache, image->key))) {
+    if (engine->feature_cache &&
+        (image->shared = mg_feature_find(engine->feature_cache, image->key))) {
         image->picture = image->shared->picture;
         image->report.cached = true;
         free(image->rgb);

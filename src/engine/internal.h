@@ -13,7 +13,7 @@
 #include "cpu/topology.h"
 #include "engine/build.h"
 #include "engine/draft.h"
-#include "engine/features.h"
+#include "engine/feature_cache.h"
 #include "engine/sampler.h"
 #include "image/patches.h"
 #include "image/prune.h"

@@ -30,8 +30,8 @@ static void fill_turns(const struct mg_chat *chat, struct mg_turn *turn, struct 
     }
 }
 
-static enum mg_status build_prompt(const struct mg_chat *chat, struct mg_prompt *out,
-                                   struct mg_err *err) {
+static enum mg_status build_prompt(const struct mg_chat *chat, bool open_answer,
+                                   struct mg_prompt *out, struct mg_err *err) {
     if (chat->raw) {
         const struct mg_buf *text = &chat->turn[0].text;
         *out = (struct mg_prompt){0};
@@ -51,7 +51,7 @@ static enum mg_status build_prompt(const struct mg_chat *chat, struct mg_prompt 
     if (turn && part) {
         fill_turns(chat, turn, part);
         status = mg_prompt_build(chat->engine->tokenizer, turn, chat->n_turn, (struct mg_slice){0},
-                                 true, out, err);
+                                 open_answer, out, err);
     } else {
         status = mg_fail_memory(err, "prompt");
     }
@@ -91,7 +91,7 @@ static void place_tokens(const struct mg_chat *chat, struct layout *l) {
 
 enum mg_status mg_layout_make(const struct mg_chat *chat, struct layout *out, struct mg_err *err) {
     *out = (struct layout){0};
-    enum mg_status status = build_prompt(chat, &out->prompt, err);
+    enum mg_status status = build_prompt(chat, true, &out->prompt, err);
     if (status != MG_OK) return status;
     out->n = out->prompt.ids.n;
     out->pos = mg_alloc(out->n, sizeof *out->pos);
@@ -105,9 +105,10 @@ enum mg_status mg_layout_make(const struct mg_chat *chat, struct layout *out, st
     return MG_OK;
 }
 
-enum mg_status mg_chat_prompt_text(const mg_chat *chat, struct mg_buf *out, struct mg_err *err) {
+enum mg_status mg_chat_prompt_text(const mg_chat *chat, bool open_answer, struct mg_buf *out,
+                                   struct mg_err *err) {
     struct mg_prompt prompt;
-    enum mg_status status = build_prompt(chat, &prompt, err);
+    enum mg_status status = build_prompt(chat, open_answer, &prompt, err);
     if (status != MG_OK) return status;
     bool ok = mg_tokenizer_decode(chat->engine->tokenizer, prompt.ids.id, prompt.ids.n, false, out);
     mg_prompt_free(&prompt);

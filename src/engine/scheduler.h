@@ -84,11 +84,11 @@ struct mg_job {
     const struct mg_bias *bias;      /* [n_bias] borrowed until done */
     size_t n_bias;
     bool logprobs;
-    size_t n_top_logprobs; /* at most MG_MAX_LOGPROBS */
+    size_t n_top_logprobs;           /* at most MG_MAX_LOGPROBS */
     uint8_t tenant[MG_TENANT_BYTES]; /* whose: caches are separate, queue places shared out */
-    size_t bytes;          /* that it holds while it waits */
-    bool no_prefix;        /* keys and values are neither taken over nor kept */
-    double wait_seconds;   /* 0: the scheduler's */
+    size_t bytes;                    /* that it holds while it waits */
+    bool no_prefix;                  /* keys and values are neither taken over nor kept */
+    double wait_seconds;             /* 0: the scheduler's */
 };
 
 /* Starts its threads. The engine is the scheduler's until closed: no other call on it but

@@ -1,11 +1,11 @@
-/* engine/features.h - pictures that were encoded, kept for the next question about them.
+/* engine/feature_cache.h - pictures that were encoded, kept for the next question about them.
  *
  * The key is SHA-256 over all that makes the features (mg_chat_add_image_as). Entries are shared by
  * counting, dropped least recently used first when over the budget, and put in only after the
  * vision tower has succeeded. Engine's thread only; no I/O.
  */
-#ifndef MG_ENGINE_FEATURES_H
-#define MG_ENGINE_FEATURES_H
+#ifndef MG_ENGINE_FEATURE_CACHE_H
+#define MG_ENGINE_FEATURE_CACHE_H
 
 #include "base/sha256.h"
 #include "model/vision.h"

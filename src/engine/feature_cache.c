@@ -1,5 +1,5 @@
-/* engine/features.c - see features.h. Some dozens of entries: a list is searched. */
-#include "engine/features.h"
+/* engine/feature_cache.c - see feature_cache.h. Some dozens of entries: a list is searched. */
+#include "engine/feature_cache.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,684 @@
+/* server/ask.c - a question's life.
+ *
+ *   loop thread            preparing thread        engine thread           loop thread
+ *   parse, find pictures   turns and pictures      events, the end         send, forget
+ *   ask_begin              prepare_chat            on_event, on_done       flush
+ *
+ * What is to be sent is written into a->out where it arises, under the mutex, and the loop is told
+ * once (flush). A stream begins with the first sign of work on it, so that what is wrong with a
+ * request is found before: it gets an ordinary error. An exchange that ends cancels its jobs; the
+ * question itself goes when nobody has it any more.
+ */
+#include "server/internal.h"
+
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* --- life --- */
+void ask_unref(struct ask *a) {
+    if (atomic_fetch_sub(&a->refs, 1) != 1) return;
+    for (size_t i = 0; i < a->n_choice; i++) {
+        mg_buf_free(&a->choice[i].text);
+        free(a->choice[i].logprob);
+    }
+    mg_chat_request_free(a->chat);
+    mg_completion_request_free(a->completion);
+    mg_buf_free(&a->out);
+    free(a->choice);
+    free(a->bias);
+    free(a->fetch);
+    free(a->image);
+    pthread_mutex_destroy(&a->mutex);
+    free(a);
+}
+
+static void flush(void *arg);
+
+/* The loop is to look at `out`. Under the mutex. */
+static void post(struct ask *a) {
+    if (a->posted) return;
+    a->posted = true;
+    atomic_fetch_add(&a->refs, 1);
+    if (mg_http_server_post(a->s->http, flush, a) == MG_OK) return;
+    a->posted = false; /* the next event tries again */
+    atomic_fetch_sub(&a->refs, 1);
+}
+
+void ask_cancel(struct ask *a) {
+    for (size_t i = 0; i < a->n_choice; i++)
+        if (a->choice[i].job) mg_scheduler_cancel(a->s->scheduler, a->choice[i].job);
+    for (size_t i = 0; a->fetch && i < a->chat->n_image; i++)
+        if (a->fetch[i]) mg_remote_cancel(a->s->remote, a->fetch[i]);
+}
+
+static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *user) {
+    struct ask *a = user;
+    (void)x, (void)reason;
+    a->gone = true;
+    ask_cancel(a);
+    ask_unref(a);
+}
+
+static bool is_stream(const struct ask *a) {
+    return a->kind == ASK_SOCKET || a->common->stream;
+}
+
+/* --- the loop sends --- */
+static enum mg_status begin_stream(struct ask *a, struct mg_http_exchange *x) {
+    mg_http_add_field(x, "Cache-Control", "no-cache");
+    mg_http_add_field(x, "X-Accel-Buffering", "no");
+    a->streaming = true;
+    enum mg_status status = mg_http_stream_begin(x, 200, "text/event-stream");
+    if (status != MG_OK) return status;
+    return mg_http_stream_ping(x, ": ping\n\n", 8, a->s->o.ping_seconds);
+}
+
+static void send_stream(struct ask *a, struct mg_http_exchange *x, const struct mg_buf *out,
+                        bool finished) {
+    enum mg_status status = a->streaming ? MG_OK : begin_stream(a, x);
+    if (status == MG_OK && out->n) status = mg_http_stream_write(x, out->data, out->n);
+    if (status == MG_OK && finished) mg_http_stream_end(x);
+}
+
+static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct mg_buf *out) {
+    if (a->retry) {
+        double seconds = 1;
+        struct mg_scheduler_counts c;
+        mg_scheduler_counts(a->s->scheduler, &c);
+        if (c.waiting) seconds = 5;
+        char text[16];
+        snprintf(text, sizeof text, "%.0f", seconds);
+        mg_http_add_field(x, "Retry-After", text);
+    }
+    mg_http_reply(x, a->http, "application/json", out->data, out->n);
+}
+
+static void flush(void *arg) {
+    struct ask *a = arg;
+    pthread_mutex_lock(&a->mutex);
+    struct mg_buf out = a->out;
+    a->out = (struct mg_buf){0};
+    a->posted = false;
+    bool finished = a->finished, begun = a->begun;
+    pthread_mutex_unlock(&a->mutex);
+    struct mg_http_exchange *x = a->gone ? NULL : mg_http_find(a->s->http, a->exchange);
+    if (x && a->kind == ASK_SOCKET) {
+        socket_send(x, &out);
+        if (finished) socket_forget(x, a);
+    } else if (x && begun) {
+        send_stream(a, x, &out, finished);
+    } else if (x && finished && !mg_http_has_replied(x)) {
+        send_whole(a, x, &out);
+    }
+    mg_buf_free(&out);
+    if (finished) ask_cancel(a); /* of several answers one may have failed */
+    ask_unref(a);
+}
+
+/* --- what is written into `out`, under the mutex --- */
+/* A socket's message: its length, then its bytes. */
+static size_t begin_message(struct ask *a) {
+    uint32_t none = 0;
+    mg_buf_add(&a->out, &none, sizeof none);
+    return a->out.n;
+}
+static void end_message(struct ask *a, size_t at) {
+    uint32_t n = (uint32_t)(a->out.n - at);
+    if (!a->out.failed) memcpy(a->out.data + at - sizeof n, &n, sizeof n);
+}
+
+static void begin_chunks(struct ask *a) {
+    if (a->begun) return;
+    a->begun = true;
+    for (size_t i = 0; i < a->n_choice; i++) mg_chunk_begin(&a->out, &a->head, i);
+}
+
+/* The question ends with an error, if it hasn't ended yet. */
+static void fail(struct ask *a) {
+    if (a->finished) return;
+    struct mg_fault_kind kind;
+    mg_fault_kind(&a->fault.err, &kind);
+    a->finished = true;
+    a->http = kind.http;
+    a->retry = kind.retry;
+    mg_metrics_add_at(a->s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, kind.type), 0,
+                      0);
+    if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", a->fault.err.text);
+    if (a->kind == ASK_SOCKET) {
+        size_t at = begin_message(a);
+        mg_ws_error(&a->out, a->ws_id[0] ? a->ws_id : NULL, &a->fault);
+        end_message(a, at);
+    } else if (a->begun) {
+        mg_chunk_error(&a->out, &a->fault);
+    } else {
+        mg_buf_free(&a->out);
+        mg_fault_write(&a->fault, &a->out);
+    }
+}
+
+/* A fault that the loop thread finds. */
+static void fail_now(struct ask *a, const struct mg_fault *f) {
+    pthread_mutex_lock(&a->mutex);
+    a->fault = *f;
+    fail(a);
+    post(a);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+static void on_stop(struct mg_http_exchange *x, void *user) {
+    struct ask *a = mg_http_user(x);
+    struct mg_fault f = {0};
+    (void)user;
+    mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
+    fail_now(a, &f);
+    ask_cancel(a);
+}
+
+/* --- events, on the preparing and the engine thread --- */
+static const char *stage_name(const struct mg_job_event *e) {
+    if (e->kind == MG_JOB_QUEUED) return "queue";
+    if (e->decoding) return "decode";
+    return e->stage == MG_STAGE_VISION ? "vision" : "prefill";
+}
+
+static struct mg_reply_progress progress_of(const struct ask *a, const struct mg_job_event *e) {
+    bool vision = e->kind == MG_JOB_STAGE && !e->decoding && e->stage == MG_STAGE_VISION;
+    bool prefill = e->kind == MG_JOB_STAGE && !e->decoding && e->stage == MG_STAGE_PREFILL;
+    return (struct mg_reply_progress){.stage = stage_name(e),
+                                      .step = e->done,
+                                      .of = vision || prefill ? e->total : 0,
+                                      .total = e->prompt_tokens,
+                                      .cache = e->cached_tokens,
+                                      .processed = prefill ? e->done : e->cached_tokens,
+                                      .time_ms = (mg_clock() - a->began) * 1e3,
+                                      .queue_position = e->position,
+                                      .estimate_ms =
+                                          e->kind == MG_JOB_QUEUED ? e->estimate_ms : -1};
+}
+
+static struct mg_reply_token token_of(const struct mg_tokenizer *t, int32_t id, double logprob) {
+    struct mg_slice piece = mg_tokenizer_piece(t, id);
+    return (struct mg_reply_token){
+        .text = (const char *)piece.data, .n_text = piece.n, .logprob = logprob};
+}
+
+/* [n] tokens with their rivals in one block (free it); NULL when there are none or memory is
+ * short. */
+static struct mg_reply_token *tokens_of(const struct mg_server *s, const struct mg_token_logprob *l,
+                                        size_t n) {
+    const struct mg_tokenizer *t = mg_engine_tokenizer(s->engine);
+    size_t all = n;
+    for (size_t i = 0; i < n; i++) all += l[i].n_top;
+    struct mg_reply_token *out = n ? mg_alloc(all, sizeof *out) : NULL, *top = out + n;
+    for (size_t i = 0; out && i < n; i++) {
+        out[i] = token_of(t, l[i].id, (double)l[i].logprob);
+        out[i].top = top;
+        out[i].n_top = l[i].n_top;
+        for (size_t k = 0; k < l[i].n_top; k++)
+            *top++ = token_of(t, l[i].top[k].id, (double)l[i].top[k].logprob);
+    }
+    return out;
+}
+
+static bool keep_logprobs(struct choice *c, const struct mg_token_logprob *l, size_t n) {
+    if (c->n_logprob + n > c->cap_logprob) {
+        size_t more = mg_max_size(c->n_logprob + n, 2 * c->cap_logprob);
+        void *p = mg_realloc(c->logprob, more, sizeof *l);
+        if (!p) return false;
+        c->logprob = p;
+        c->cap_logprob = more;
+    }
+    if (n) memcpy(c->logprob + c->n_logprob, l, n * sizeof *l);
+    c->n_logprob += n;
+    return true;
+}
+
+static void write_text(struct choice *c, const struct mg_job_event *e) {
+    struct ask *a = c->ask;
+    if (a->kind == ASK_SOCKET) {
+        size_t at = begin_message(a);
+        mg_ws_token(&a->out, a->ws_id[0] ? a->ws_id : NULL, e->text, e->n_text);
+        end_message(a, at);
+        return;
+    }
+    begin_chunks(a);
+    struct mg_reply_token *token = tokens_of(a->s, e->logprob, e->n_logprob);
+    struct mg_reply_choice piece = {.index = c->index,
+                                    .text = e->text,
+                                    .n_text = e->n_text,
+                                    .logprobs = a->common->logprobs,
+                                    .token = token,
+                                    .n_token = token ? e->n_logprob : 0};
+    mg_chunk_text(&a->out, &a->head, &piece, NULL);
+    free(token);
+}
+
+static void on_event(void *user, const struct mg_job_event *e) {
+    struct choice *c = user;
+    struct ask *a = c->ask;
+    if (!is_stream(a)) {
+        if (e->kind == MG_JOB_TEXT) keep_logprobs(c, e->logprob, e->n_logprob);
+        return;
+    }
+    struct mg_reply_progress progress = progress_of(a, e);
+    pthread_mutex_lock(&a->mutex);
+    if (a->finished) {
+        pthread_mutex_unlock(&a->mutex);
+        return;
+    }
+    size_t before = a->out.n;
+    if (e->kind == MG_JOB_TEXT) {
+        write_text(c, e);
+    } else if (a->kind == ASK_SOCKET) {
+        size_t at = begin_message(a);
+        mg_ws_progress(&a->out, a->ws_id[0] ? a->ws_id : NULL, &progress);
+        end_message(a, at);
+    } else {
+        if (!e->decoding) begin_chunks(a); /* pictures may still be found wrong */
+        if (a->begun && a->common->return_progress) mg_chunk_progress(&a->out, &a->head, &progress);
+    }
+    if (a->out.n != before) post(a);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+/* --- the end --- */
+static void note_metrics(struct ask *a, const struct mg_job_result *r) {
+    struct mg_metrics *m = a->s->metrics;
+    const struct mg_answer *w = r->answer;
+    static const char *const endpoint[] = {"chat_completions", "completions", "ws"};
+    const char *finish = r->status == MG_OK              ? w->finish_reason
+                         : r->status == MG_ERR_CANCELLED ? "cancelled"
+                                                         : "error";
+    if (w->stop_detail && strcmp(w->stop_detail, "repetition") == 0) finish = "repetition";
+    mg_metrics_add_at(m, MG_M_REQUESTS, 1, mg_metrics_label(MG_M_REQUESTS, 0, endpoint[a->kind]),
+                      mg_metrics_label(MG_M_REQUESTS, 1, finish), 0);
+    mg_metrics_observe(m, MG_M_REQUEST_SECONDS, mg_clock() - a->began);
+    mg_metrics_observe(m, MG_M_QUEUE_SECONDS, r->queue_ms / 1e3);
+    if (strcmp(finish, "cancelled") == 0)
+        mg_metrics_add_at(m, MG_M_CANCELLED, 1,
+                          mg_metrics_label(MG_M_CANCELLED, 0,
+                                           !r->chat            ? "queue"
+                                           : w->n_token        ? "decode"
+                                           : w->prefill_ms > 0 ? "prefill"
+                                           : w->image_tokens   ? "vision"
+                                                               : "prefill"),
+                          0, 0);
+    for (size_t i = 0; r->chat && i < mg_chat_image_count(r->chat); i++) {
+        struct mg_image_report image;
+        mg_chat_image(r->chat, i, &image);
+        mg_metrics_add_at(m, MG_M_IMAGES, 1, mg_metrics_label(MG_M_IMAGES, 0, image.format),
+                          mg_metrics_label(MG_M_IMAGES, 1, "ok"), 0);
+        mg_metrics_observe(m, MG_M_IMAGE_DECODE_SECONDS, image.decode_ms / 1e3);
+        if (!image.cached) mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
+    }
+    if (r->status != MG_OK) return;
+    mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->prompt_tokens - w->cached_tokens, 0, 0, 0);
+    mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->cached_tokens, 1, 0, 0);
+    mg_metrics_add(m, MG_M_IMAGE_TOKENS, w->image_tokens);
+    mg_metrics_add(m, MG_M_GENERATED_TOKENS, w->n_token);
+    mg_metrics_add(m, MG_M_DRAFTED_TOKENS, w->drafted_tokens);
+    mg_metrics_add(m, MG_M_ACCEPTED_TOKENS, w->accepted_tokens);
+    mg_metrics_observe(m, MG_M_TTFT, (r->queue_ms + w->first_token_ms) / 1e3);
+    if (w->n_token > 1) mg_metrics_observe(m, MG_M_TIME_PER_TOKEN, w->decode_ms_per_token / 1e3);
+    mg_metrics_observe(m, MG_M_PREFILL_SECONDS, w->prefill_ms / 1e3);
+    mg_metrics_observe(m, MG_M_DECODE_SECONDS,
+                       w->decode_ms_per_token * (double)(w->n_token ? w->n_token - 1 : 0) / 1e3);
+    mg_metrics_observe(m, MG_M_PROMPT_TOKENS_SIZE, (double)w->prompt_tokens);
+    mg_metrics_observe(m, MG_M_GENERATED_TOKENS_SIZE, (double)w->n_token);
+    if (w->image_tokens) mg_metrics_observe(m, MG_M_IMAGE_TOKENS_SIZE, (double)w->image_tokens);
+}
+
+/* What the first choice knows of all: pictures and times. */
+static void note_extra(struct ask *a, const struct mg_job_result *r) {
+    const struct mg_answer *w = r->answer;
+    size_t n = mg_chat_image_count(r->chat);
+    if (!a->image && n && (a->image = mg_alloc_zero(n, sizeof *a->image))) {
+        a->n_image = n;
+        for (size_t i = 0; i < n; i++) mg_chat_image(r->chat, i, &a->image[i].report);
+    }
+    if (a->timings.total_ms > 0) return;
+    a->timings = (struct mg_reply_timings){
+        .prompt_n = w->prompt_tokens - w->cached_tokens,
+        .cache_n = w->cached_tokens,
+        .prompt_ms = w->vision_ms + w->prefill_ms,
+        .predicted_n = w->n_token,
+        .predicted_ms = w->decode_ms_per_token * (double)(w->n_token ? w->n_token - 1 : 0),
+        .queue_ms = r->queue_ms,
+        .image_ms = w->image_ms,
+        .vision_ms = w->vision_ms,
+        .first_token_ms = r->queue_ms + w->first_token_ms,
+        .total_ms = (mg_clock() - a->began) * 1e3,
+        .passes = w->passes,
+        .drafted = w->drafted_tokens,
+        .accepted = w->accepted_tokens};
+}
+
+static struct mg_reply_choice choice_of(const struct choice *c) {
+    return (struct mg_reply_choice){.index = c->index,
+                                    .text = c->text.data ? (char *)c->text.data : "",
+                                    .n_text = c->text.n,
+                                    .finish_reason = c->finish_reason,
+                                    .stop_detail = c->stop_detail[0] ? c->stop_detail : NULL};
+}
+
+static struct mg_reply_usage usage_of(const struct ask *a) {
+    struct mg_reply_usage u = a->choice[0].usage;
+    for (size_t i = 1; i < a->n_choice; i++)
+        u.completion_tokens += a->choice[i].usage.completion_tokens;
+    return u;
+}
+
+static struct mg_reply_extra extra_of(const struct ask *a) {
+    return (struct mg_reply_extra){.image = a->image,
+                                   .n_image = a->n_image,
+                                   .timings = &a->timings,
+                                   .warning = a->common->warning,
+                                   .n_warning = a->common->n_warning};
+}
+
+/* All choices are over. */
+static void write_whole(struct ask *a) {
+    struct mg_reply_choice *list = mg_alloc(a->n_choice, sizeof *list);
+    struct mg_reply_token *token[MG_REQUEST_MAX_N] = {0};
+    struct mg_reply_usage usage = usage_of(a);
+    struct mg_reply_extra extra = extra_of(a);
+    bool ok = list != NULL;
+    for (size_t i = 0; i < a->n_choice && ok; i++) {
+        const struct choice *c = &a->choice[i];
+        list[i] = choice_of(c);
+        list[i].logprobs = a->common->logprobs;
+        list[i].token = token[i] = tokens_of(a->s, c->logprob, c->n_logprob);
+        list[i].n_token = token[i] ? c->n_logprob : 0;
+        if (a->completion) /* characters before the first token: none, the prompt isn't echoed */
+            list[i].text_at = 0;
+    }
+    a->http = 200;
+    if (ok && a->kind == ASK_SOCKET) {
+        size_t at = begin_message(a);
+        ok = mg_ws_result(&a->out, &a->head, &list[0], &usage, &extra);
+        end_message(a, at);
+    } else if (ok) {
+        ok = mg_reply_write(&a->out, &a->head, list, a->n_choice, &usage, &extra);
+    }
+    for (size_t i = 0; i < a->n_choice; i++) free(token[i]);
+    free(list);
+    if (ok) {
+        a->finished = true;
+        return;
+    }
+    mg_buf_free(&a->out);
+    mg_fault_memory(&a->fault, "reply");
+    fail(a);
+}
+
+/* The rest of a choice's stream. */
+static void write_end(struct ask *a, struct choice *c, const struct mg_job_result *r) {
+    struct mg_reply_choice choice = choice_of(c);
+    struct mg_reply_extra extra = extra_of(a);
+    begin_chunks(a);
+    struct mg_reply_token *token = tokens_of(a->s, r->logprob, r->n_logprob);
+    if (token) { /* tokens that brought no text */
+        struct mg_reply_choice piece = {.index = c->index,
+                                        .text = "",
+                                        .logprobs = true,
+                                        .token = token,
+                                        .n_token = r->n_logprob};
+        mg_chunk_text(&a->out, &a->head, &piece, NULL);
+    }
+    free(token);
+    mg_chunk_finish(&a->out, &a->head, &choice, &extra);
+    if (a->n_over < a->n_choice) return;
+    struct mg_reply_usage usage = usage_of(a);
+    if (a->common->include_usage) mg_chunk_usage(&a->out, &a->head, &usage);
+    mg_chunk_done(&a->out);
+    a->finished = true;
+}
+
+static bool keep_answer(struct choice *c, const struct mg_job_result *r) {
+    const struct mg_answer *w = r->answer;
+    snprintf(c->finish_reason, sizeof c->finish_reason, "%s", w->finish_reason);
+    snprintf(c->stop_detail, sizeof c->stop_detail, "%s", w->stop_detail ? w->stop_detail : "");
+    c->usage = (struct mg_reply_usage){.prompt_tokens = w->prompt_tokens,
+                                       .completion_tokens = w->n_token,
+                                       .cached_tokens = w->cached_tokens,
+                                       .image_tokens = w->image_tokens};
+    if (is_stream(c->ask) && c->ask->kind != ASK_SOCKET) return true;
+    return mg_buf_add(&c->text, w->text, w->n_text) && keep_logprobs(c, r->logprob, r->n_logprob);
+}
+
+static void on_done(void *user, const struct mg_job_result *r) {
+    struct choice *c = user;
+    struct ask *a = c->ask;
+    note_metrics(a, r);
+    pthread_mutex_lock(&a->mutex);
+    a->n_over++;
+    c->over = true;
+    if (a->finished) {
+        /* another choice has failed, or the server stops */
+    } else if (r->status != MG_OK) {
+        a->fault.err = *r->err;
+        fail(a);
+    } else if (!keep_answer(c, r)) {
+        mg_fault_memory(&a->fault, "reply");
+        fail(a);
+    } else {
+        note_extra(a, r);
+        if (is_stream(a) && a->kind != ASK_SOCKET)
+            write_end(a, c, r);
+        else if (a->n_over == a->n_choice)
+            write_whole(a);
+    }
+    if (a->finished && a->out.failed) { /* the client sees that the end is missing */
+        mg_buf_free(&a->out);
+        a->begun = true;
+    }
+    post(a);
+    pthread_mutex_unlock(&a->mutex);
+    ask_unref(a);
+}
+
+/* --- preparing --- */
+static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_role role,
+                                  struct mg_chat_part *part, struct mg_err *err) {
+    struct mg_image_want want = picture_want(a->s, &part->wish, a->common->fast);
+    struct mg_image_source *source = &part->source;
+    struct mg_buf file = {.max = a->s->facts.max_image_bytes};
+    const void *bytes = source->bytes;
+    size_t n = source->n_bytes;
+    if (source->kind == MG_SOURCE_FILE_URL) {
+        enum mg_status status = picture_from_media(a->s, source->text, &file, err);
+        if (status != MG_OK) return status;
+        bytes = file.data;
+        n = file.n;
+    }
+    enum mg_status status = mg_chat_add_image_as(chat, role, bytes, n, &want, err);
+    mg_buf_free(&file);
+    if (a->n_choice == 1) { /* its raster has taken its place */
+        free(source->bytes);
+        source->bytes = NULL;
+        source->n_bytes = 0;
+    }
+    return status;
+}
+
+static enum mg_status add_message(struct ask *a, mg_chat *chat, size_t i, struct mg_err *err) {
+    struct mg_chat_message *m = &a->chat->message[i];
+    enum mg_status status = mg_chat_begin_turn(chat, m->role, err);
+    for (size_t k = 0; k < m->n_part && status == MG_OK; k++) {
+        struct mg_chat_part *part = &m->part[k];
+        if (part->kind == MG_CHAT_TEXT)
+            status = mg_chat_add_text_n(chat, m->role, part->text, part->n_text, err);
+        else if (part->kind == MG_CHAT_IMAGE)
+            status = add_picture(a, chat, m->role, part, err);
+        else
+            status = mg_fail(err, MG_ERR_UNSUPPORTED, "unsupported_value",
+                             "tool calls are not supported yet");
+        if (status != MG_OK && part->kind == MG_CHAT_IMAGE && status != MG_ERR_MEMORY) {
+            char where[80];
+            snprintf(where, sizeof where, "messages[%zu].content[%zu]", i, k);
+            mg_err_prefix(err, "%s", where);
+        }
+    }
+    return status;
+}
+
+static enum mg_status prepare_chat(void *user, mg_chat *chat, struct mg_err *err) {
+    struct choice *c = user;
+    struct ask *a = c->ask;
+    if (a->completion)
+        return mg_chat_set_raw(chat, a->completion->prompt, a->completion->n_prompt, err);
+    enum mg_status status = MG_OK;
+    for (size_t i = 0; i < a->chat->n_message && status == MG_OK; i++)
+        status = add_message(a, chat, i, err);
+    return status;
+}
+
+/* --- beginning --- */
+static size_t bytes_of(const struct ask *a) {
+    if (a->completion) return a->completion->n_prompt;
+    size_t n = 0;
+    for (size_t i = 0; i < a->chat->n_message; i++)
+        for (size_t k = 0; k < a->chat->message[i].n_part; k++)
+            n += a->chat->message[i].part[k].n_text + a->chat->message[i].part[k].source.n_bytes;
+    return n;
+}
+
+static enum mg_status submit(struct ask *a, size_t i, size_t bytes, struct mg_err *err) {
+    struct choice *c = &a->choice[i];
+    const struct mg_request *r = a->common;
+    struct mg_job job = {.prepare = prepare_chat,
+                         .event = on_event,
+                         .done = on_done,
+                         .user = c,
+                         .answer = c->o,
+                         .bias = a->bias,
+                         .n_bias = r->n_bias,
+                         .logprobs = r->logprobs,
+                         .n_top_logprobs = r->top_logprobs,
+                         .bytes = i ? 0 : bytes,
+                         .no_prefix = r->cache_prompt.set && !r->cache_prompt.value};
+    memcpy(job.tenant, a->tenant, sizeof job.tenant);
+    double retry = 1;
+    atomic_fetch_add(&a->refs, 1);
+    enum mg_status status = mg_scheduler_submit(a->s->scheduler, &job, &c->job, &retry, err);
+    if (status != MG_OK) atomic_fetch_sub(&a->refs, 1);
+    return status;
+}
+
+void ask_begin(struct ask *a) {
+    if (a->gone || a->n_fetch) return;
+    if (a->fetch_fault.err.status != MG_OK) {
+        fail_now(a, &a->fetch_fault);
+        return;
+    }
+    size_t bytes = bytes_of(a);
+    for (size_t i = 0; i < a->n_choice; i++) {
+        struct mg_fault f = {0};
+        if (submit(a, i, bytes, &f.err) == MG_OK) continue;
+        fail_now(a, &f);
+        ask_cancel(a);
+        return;
+    }
+}
+
+static bool fill_choices(struct ask *a) {
+    const struct mg_request *r = a->common;
+    uint64_t seed;
+    a->n_choice = a->kind == ASK_SOCKET ? 1 : r->n;
+    a->choice = mg_alloc_zero(a->n_choice, sizeof *a->choice);
+    a->bias = mg_alloc(r->n_bias, sizeof *a->bias);
+    if (!a->choice || !a->bias) return false;
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = (uint64_t)(mg_clock() * 1e9);
+    for (size_t i = 0; i < r->n_bias; i++)
+        a->bias[i] = (struct mg_bias){r->bias[i].id, r->bias[i].value};
+    for (size_t i = 0; i < a->n_choice; i++) {
+        struct choice *c = &a->choice[i];
+        c->ask = a;
+        c->index = i;
+        c->o = a->s->o.answer;
+        c->o.seed = seed;
+        mg_request_options(r, &c->o);
+        if (r->max_tokens_all) c->o.max_tokens = SIZE_MAX;
+        c->o.seed += i;
+    }
+    return true;
+}
+
+struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_kind kind,
+                     struct mg_chat_request *chat, struct mg_completion_request *completion) {
+    struct ask *a = calloc(1, sizeof *a);
+    if (!a) {
+        mg_chat_request_free(chat);
+        mg_completion_request_free(completion);
+        return NULL;
+    }
+    a->s = s;
+    a->kind = kind;
+    a->chat = chat;
+    a->completion = completion;
+    a->common = chat ? &chat->common : &completion->common;
+    a->exchange = mg_http_id(x);
+    a->began = mg_clock();
+    atomic_init(&a->refs, 1);
+    pthread_mutex_init(&a->mutex, NULL);
+    server_tenant(s, x, a->tenant);
+    snprintf(a->id, sizeof a->id, completion ? "cmpl-" : "chatcmpl-");
+    random_digits(a->id + strlen(a->id), 32);
+    a->head = (struct mg_reply_head){.id = a->id,
+                                     .created = unix_seconds(),
+                                     .model = s->o.alias,
+                                     .completion = completion != NULL,
+                                     .usage = a->common->include_usage};
+    if (!fill_choices(a)) {
+        ask_unref(a);
+        return NULL;
+    }
+    return a;
+}
+
+/* A request that was read goes on its way. */
+static void start(struct mg_http_exchange *x, struct ask *a) {
+    struct mg_fault f = {0};
+    if (!a) {
+        mg_fault_memory(&f, "question");
+        reply_fault(x, &f);
+        return;
+    }
+    mg_http_set_user(x, a);
+    mg_http_on_end(x, on_end);
+    mg_http_on_stop(x, on_stop);
+    if (pictures_resolve(a, &f) != MG_OK) {
+        fail_now(a, &f);
+        ask_cancel(a);
+        a->fetch_fault = f; /* pictures that come all the same begin nothing */
+        return;
+    }
+    ask_begin(a);
+}
+
+void route_chat(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_slice body = mg_http_body(x);
+    struct mg_chat_limits limits = {s->facts.max_image_bytes, s->facts.max_images};
+    struct mg_chat_request *r;
+    struct mg_fault f = {0};
+    if (mg_chat_request_parse((const char *)body.data, body.n, &limits, &r, &f) != MG_OK)
+        reply_fault(x, &f);
+    else
+        start(x, ask_open(s, x, ASK_CHAT, r, NULL));
+}
+
+void route_completion(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_slice body = mg_http_body(x);
+    struct mg_completion_request *r;
+    struct mg_fault f = {0};
+    if (mg_completion_request_parse((const char *)body.data, body.n, &r, &f) != MG_OK)
+        reply_fault(x, &f);
+    else
+        start(x, ask_open(s, x, ASK_COMPLETION, NULL, r));
+}

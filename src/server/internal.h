@@ -1,0 +1,168 @@
+/* server/internal.h - what the server's files share.
+ *
+ *   server.c    opening, routes, who may ask, what the server says of itself
+ *   ask.c       a question's life: request -> jobs -> reply or stream
+ *   pictures.c  where pictures come from: uploads, the media folder, allowed hosts
+ *   uploads.c   /v1/files
+ *   socket.c    /ws
+ */
+#ifndef MG_SERVER_INTERNAL_H
+#define MG_SERVER_INTERNAL_H
+
+#include "api/chat_reply.h"
+
+#include "api/chat_request.h"
+#include "api/completion_request.h"
+#include "api/metrics.h"
+#include "net/access_log.h"
+#include "net/api_keys.h"
+#include "net/remote.h"
+#include "base/io.h"
+#include "server/server.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* --- uploads.c; loop thread only --- */
+struct upload {
+    char id[40]; /* "file-" and 32 digits */
+    uint8_t tenant[MG_TENANT_BYTES];
+    uint8_t *data; /* [n] owned */
+    size_t n;
+    int64_t created, expires; /* seconds since 1970 */
+    char filename[128], purpose[32];
+    struct upload *next; /* newest first */
+};
+struct uploads {
+    struct upload *first;
+    size_t bytes, budget;
+};
+void uploads_free(struct uploads *u);
+/* The upload of this tenant, NULL when there is none (any more). */
+const struct upload *upload_find(struct uploads *u, const uint8_t *tenant, const char *id);
+void route_files_post(struct mg_http_exchange *x, void *user);
+void route_files_list(struct mg_http_exchange *x, void *user);
+void route_file_get(struct mg_http_exchange *x, void *user);
+void route_file_content(struct mg_http_exchange *x, void *user);
+void route_file_delete(struct mg_http_exchange *x, void *user);
+
+struct mg_server {
+    struct mg_server_options o; /* defaults filled in */
+    mg_engine *engine;
+    struct mg_engine_info info;
+    struct mg_engine_facts facts;
+    struct mg_scheduler *scheduler;
+    struct mg_http_server *http;
+    struct mg_http_route *route; /* owned */
+    struct mg_api_keys keys;
+    bool keyed; /* a key is needed */
+    struct mg_access_log log;
+    struct mg_metrics *metrics;
+    struct mg_remote *remote; /* NULL: nothing is fetched */
+    struct uploads uploads;
+    int media_fd;    /* the media folder, -1 none */
+    int64_t started; /* seconds since 1970 */
+    bool announced;
+};
+
+enum { TAG_PUBLIC = 1 }; /* of routes that need no key */
+
+/* --- server.c --- */
+/* Whose request it is: its key's digest, zeros when there are no keys. */
+void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
+                   uint8_t tenant[MG_TENANT_BYTES]);
+/* An error as JSON, with Retry-After where it belongs. */
+void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f);
+void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
+               const char *text);
+/* A complete JSON reply; frees the buffer. ok false: out of memory. */
+void reply_json(struct mg_http_exchange *x, struct mg_buf *body, bool ok);
+int64_t unix_seconds(void);
+/* n random hexadecimal digits and a zero byte. */
+void random_digits(char *out, size_t n);
+
+/* --- ask.c --- */
+enum ask_kind { ASK_CHAT, ASK_COMPLETION, ASK_SOCKET };
+
+/* One of the answers to a question; written by the thread that its job is with. */
+struct choice {
+    struct ask *ask;
+    size_t index;
+    uint64_t job; /* 0: none, or over */
+    struct mg_answer_options o;
+    /* Filled when it is over. */
+    bool over;
+    struct mg_buf text;
+    char finish_reason[16], stop_detail[16];
+    struct mg_token_logprob *logprob; /* [n_logprob] all tokens', owned */
+    size_t n_logprob, cap_logprob;
+    struct mg_reply_usage usage;
+};
+
+struct ask {
+    struct mg_server *s;
+    atomic_int refs; /* the exchange, each job, each posted function, each fetch */
+    enum ask_kind kind;
+    struct mg_chat_request *chat; /* CHAT and SOCKET, owned */
+    struct mg_completion_request *completion;
+    const struct mg_request *common; /* of one of them */
+    struct mg_bias *bias;            /* [common->n_bias] owned */
+    struct mg_reply_head head;
+    char id[48];                /* of the reply */
+    char ws_id[MG_PARAM_BYTES]; /* SOCKET: the client's name for it */
+    uint8_t tenant[MG_TENANT_BYTES];
+    uint64_t exchange; /* mg_http_id */
+    double began;      /* mg_clock */
+    size_t n_choice;
+    struct choice *choice; /* [n_choice] owned */
+
+    /* Loop thread only. */
+    bool gone;       /* the exchange is over */
+    bool streaming;  /* the head of the stream is out */
+    size_t n_fetch;  /* pictures on their way */
+    uint64_t *fetch; /* [n_image] their ids, owned */
+    struct mg_fault fetch_fault;
+    struct ask *next; /* of a socket's */
+
+    pthread_mutex_t mutex; /* of what follows */
+    struct mg_buf out;     /* to be sent: a stream's bytes, a socket's messages (each with its
+                              length before it), or the whole reply */
+    bool posted;           /* the loop has been told of `out` */
+    bool begun;            /* the stream's first chunk has been written */
+    bool finished;         /* nothing comes after `out` */
+    size_t n_over;         /* choices */
+    int http;              /* status of the whole reply */
+    bool retry;            /* it asks to be tried again */
+    struct mg_fault fault; /* the first that went wrong */
+    struct mg_reply_image *image; /* [n_image] owned */
+    size_t n_image;
+    struct mg_reply_timings timings;
+};
+
+void route_chat(struct mg_http_exchange *x, void *user);
+void route_completion(struct mg_http_exchange *x, void *user);
+/* Takes the request; NULL when memory is short (the request is freed). */
+struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_kind kind,
+                     struct mg_chat_request *chat, struct mg_completion_request *completion);
+/* Fetches what has to be fetched, then hands the jobs in. A fault is replied. */
+void ask_begin(struct ask *a);
+void ask_cancel(struct ask *a);
+void ask_unref(struct ask *a);
+
+/* --- pictures.c --- */
+/* Uploads become bytes, remote pictures are begun to be fetched (a->n_fetch). Loop thread. */
+enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f);
+/* A picture of the media folder into `out`. Any thread. */
+enum mg_status picture_from_media(const struct mg_server *s, const char *url, struct mg_buf *out,
+                                  struct mg_err *err);
+/* The wishes of a request in the engine's terms. */
+struct mg_image_want picture_want(const struct mg_server *s, const struct mg_image_wish *wish,
+                                  bool fast);
+
+/* --- socket.c --- */
+void route_socket(struct mg_http_exchange *x, void *user);
+/* Sends the messages in `out`. */
+void socket_send(struct mg_http_exchange *x, const struct mg_buf *out);
+void socket_forget(struct mg_http_exchange *x, struct ask *a);
+
+#endif

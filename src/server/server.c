@@ -1,0 +1,574 @@
+/* server/server.c - opening and closing, the table of routes, who may ask, and what the server says
+ * of itself. See server.h.
+ */
+#include "api/server_reply.h"
+#include "api/token_request.h"
+#include "server/internal.h"
+#include "text/tokenizer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT(field, value)                                                                      \
+    if (!(field)) (field) = (value)
+
+int64_t unix_seconds(void) {
+    return (int64_t)time(NULL);
+}
+
+void random_digits(char *out, size_t n) {
+    uint8_t byte[64];
+    size_t half = mg_min_size((n + 1) / 2, sizeof byte - 1);
+    if (getrandom(byte, half, 0) != (ssize_t)half) {
+        uint64_t now = (uint64_t)(mg_clock() * 1e9);
+        for (size_t i = 0; i < half; i++) byte[i] = (uint8_t)(now >> i % 8 * 8);
+    }
+    char text[2 * sizeof byte + 1];
+    mg_hex(byte, half, text);
+    memcpy(out, text, n);
+    out[n] = 0;
+}
+
+/* --- replies --- */
+void reply_json(struct mg_http_exchange *x, struct mg_buf *body, bool ok) {
+    if (ok)
+        mg_http_reply(x, 200, "application/json", body->data, body->n);
+    else
+        reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
+    mg_buf_free(body);
+}
+
+void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
+    struct mg_fault_kind kind;
+    struct mg_buf out = {0};
+    mg_fault_kind(&f->err, &kind);
+    if (kind.retry) mg_http_add_field(x, "Retry-After", "1");
+    if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", f->err.text);
+    if (mg_fault_write(f, &out))
+        mg_http_reply(x, kind.http, "application/json", out.data, out.n);
+    else
+        mg_http_reply(x, 503, NULL, "", 0);
+    mg_buf_free(&out);
+}
+
+void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
+               const char *text) {
+    struct mg_fault f = {0};
+    mg_fault_set(&f, status, code, "", "%s", text);
+    reply_fault(x, &f);
+}
+
+/* The HTTP layer's own errors in our form. */
+static const char *error_body(struct mg_http_exchange *x, int status, const char *code,
+                              const char *text, struct mg_buf *out, void *user) {
+    struct mg_fault f = {0};
+    (void)x, (void)user;
+    enum mg_status kind = status == 404   ? MG_ERR_NOT_FOUND
+                          : status == 503 ? MG_ERR_MEMORY
+                          : status < 500  ? MG_ERR_ARGUMENT
+                                          : MG_ERR_IO;
+    const char *word = status == 404 ? "not_found" : status == 405 ? "method_not_allowed" : code;
+    mg_fault_set(&f, kind, word, "", "%s", text);
+    mg_fault_write(&f, out);
+    return "application/json";
+}
+
+/* --- who may ask --- */
+void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
+                   uint8_t tenant[MG_TENANT_BYTES]) {
+    int key = s->keyed ? mg_api_keys_of(&s->keys, x) : -1;
+    memset(tenant, 0, MG_TENANT_BYTES);
+    if (key >= 0) memcpy(tenant, s->keys.digest[key], MG_TENANT_BYTES);
+}
+
+static void admit(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    if (!s->keyed || mg_http_tag(x) & TAG_PUBLIC || mg_api_keys_of(&s->keys, x) >= 0) return;
+    mg_http_add_field(x, "WWW-Authenticate", "Bearer");
+    reply_err(x, MG_ERR_ARGUMENT, "invalid_api_key",
+              "this needs an API key: \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"");
+}
+
+/* --- about itself --- */
+static struct mg_model_reply model_of(const struct mg_server *s) {
+    return (struct mg_model_reply){.id = s->o.alias,
+                                   .created = s->started,
+                                   .context = s->info.context,
+                                   .context_max = s->facts.context_max,
+                                   .n_vocab = s->facts.n_vocab,
+                                   .n_embd = s->facts.n_embd,
+                                   .n_params = s->info.n_parameters,
+                                   .bytes = s->info.weight_bytes,
+                                   .weights = s->info.weights};
+}
+
+static void route_models(struct mg_http_exchange *x, void *user) {
+    struct mg_model_reply m = model_of(user);
+    struct mg_buf out = {0};
+    reply_json(x, &out, mg_models_write(&out, &m, 1));
+}
+
+static void route_model(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_model_reply m = model_of(s);
+    struct mg_buf out = {0};
+    const char *id = mg_http_param(x, "id");
+    if (id && strcmp(id, s->o.alias) == 0)
+        reply_json(x, &out, mg_model_write(&out, &m));
+    else
+        reply_err(x, MG_ERR_NOT_FOUND, "model_not_found", "there is no such model here");
+}
+
+static void route_live(struct mg_http_exchange *x, void *user) {
+    struct mg_buf out = {0};
+    (void)user;
+    reply_json(x, &out, mg_health_write(&out, "ok"));
+}
+
+static void route_health(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_scheduler_counts c;
+    mg_scheduler_counts(s->scheduler, &c);
+    if (c.ready)
+        route_live(x, user);
+    else
+        reply_err(x, MG_ERR_LIMIT, "loading", "Loading model");
+}
+
+enum { STALLED_SECONDS = 120 }; /* without progress of the engine thread, though there is work */
+
+static void route_ready(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_scheduler_counts c;
+    mg_scheduler_counts(s->scheduler, &c);
+    bool draining = mg_http_server_is_stopping(s->http);
+    bool stalled = c.ready && c.busy && mg_clock() - c.last_progress > STALLED_SECONDS;
+    struct mg_ready_reply r = {.ready = c.ready && !draining && !stalled,
+                               .status = draining   ? "draining"
+                                         : !c.ready ? "loading"
+                                         : stalled  ? "degraded"
+                                                    : "ok",
+                               .detail =
+                                   stalled ? "the engine has not got on for two minutes" : NULL,
+                               .running = c.running,
+                               .waiting = c.waiting,
+                               .queue_limit = s->o.scheduler.max_waiting};
+    struct mg_buf out = {0};
+    bool ok = mg_ready_write(&out, &r);
+    if (ok && !r.ready) {
+        mg_http_add_field(x, "Retry-After", "1");
+        mg_http_reply(x, 503, "application/json", out.data, out.n);
+        mg_buf_free(&out);
+    } else {
+        reply_json(x, &out, ok);
+    }
+}
+
+static void route_props(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    static const char *const format[] = {"jpeg", "png", "webp", "gif", "bmp"};
+    struct mg_scheduler_counts c;
+    mg_scheduler_counts(s->scheduler, &c);
+    const struct mg_answer_options *a = &s->o.answer;
+    struct mg_props_reply p = {.model = s->o.alias,
+                               .version = mg_version(),
+                               .weights = s->info.weights,
+                               .tier = s->info.tier,
+                               .n_slot = c.slots,
+                               .context = s->info.context,
+                               .n_thread = s->info.n_thread,
+                               .vision = true,
+                               .image_min_tokens = s->facts.image_min_tokens,
+                               .image_max_tokens = s->facts.image_max_tokens,
+                               .patch = s->facts.patch,
+                               .merge = s->facts.merge,
+                               .max_images = s->facts.max_images,
+                               .max_image_bytes = s->facts.max_image_bytes,
+                               .max_body_bytes = s->o.max_body,
+                               .max_image_pixels = s->facts.max_image_pixels,
+                               .urls = s->remote != NULL,
+                               .files = s->media_fd >= 0,
+                               .format = format,
+                               .n_format = sizeof format / sizeof *format};
+    p.sampling.temperature = (double)a->temperature;
+    p.sampling.top_p = (double)a->top_p;
+    p.sampling.min_p = (double)a->min_p;
+    p.sampling.top_k = a->top_k;
+    p.sampling.repeat_penalty = (double)a->repetition_penalty;
+    p.sampling.presence_penalty = (double)a->presence_penalty;
+    p.sampling.frequency_penalty = (double)a->frequency_penalty;
+    p.sampling.max_tokens = a->max_tokens > INT32_MAX ? -1 : (int64_t)a->max_tokens;
+    struct mg_buf out = {0};
+    reply_json(x, &out, mg_props_write(&out, &p));
+}
+
+static void route_slots(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_scheduler_counts c;
+    mg_scheduler_counts(s->scheduler, &c);
+    struct mg_slot_reply slot[MG_MAX_RUNNING];
+    for (size_t i = 0; i < c.slots; i++) {
+        bool busy = i < c.running + c.preparing;
+        slot[i] = (struct mg_slot_reply){.id = i,
+                                         .busy = busy,
+                                         .stage = i < c.running ? "generate"
+                                                  : busy        ? "decode"
+                                                                : "idle",
+                                         .context = s->info.context};
+    }
+    struct mg_buf out = {0};
+    reply_json(x, &out, mg_slots_write(&out, slot, c.slots));
+}
+
+/* A file of /proc with a number behind a name, or -1. */
+static double proc_count(const char *folder) {
+    int n = -1;
+    for (int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC); fd >= 0; fd = -1) {
+        char name[64];
+        n = 0;
+        struct rlimit limit;
+        int most = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 65536
+                       ? (int)limit.rlim_cur
+                       : 65536;
+        for (int i = 0; i < most; i++) {
+            snprintf(name, sizeof name, "%d", i);
+            n += faccessat(fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        }
+        close(fd);
+    }
+    return n;
+}
+
+static void set_gauges(struct mg_server *s) {
+    struct mg_scheduler_counts c;
+    struct mg_http_counts h;
+    struct mg_metrics *m = s->metrics;
+    mg_scheduler_counts(s->scheduler, &c);
+    mg_http_server_counts(s->http, &h);
+    mg_metrics_set(m, MG_M_RUNNING, (double)c.running);
+    mg_metrics_set(m, MG_M_WAITING, (double)(c.waiting + c.preparing));
+    mg_metrics_set_at(m, MG_M_SLOTS, (double)(c.slots - mg_min_size(c.slots, c.running)), 0);
+    mg_metrics_set_at(m, MG_M_SLOTS, (double)c.running, 1);
+    mg_metrics_set(m, MG_M_KV_USAGE, (double)c.kv_tokens / (double)(c.slots * s->info.context));
+    mg_metrics_set(m, MG_M_MODEL_LOADED, c.ready);
+    mg_metrics_set(m, MG_M_CONNECTIONS, (double)h.connection);
+    static const enum mg_metric total[] = {MG_M_IMAGE_CACHE_QUERIES, MG_M_IMAGE_CACHE_HITS,
+                                           MG_M_PROMPT_CACHE_QUERIES, MG_M_PROMPT_CACHE_HITS};
+    const uint64_t now[] = {c.feature_queries, c.feature_hits, c.prefix_queries, c.prefix_hits};
+    for (size_t i = 0; i < 4; i++) { /* counted elsewhere; this thread alone adds here */
+        uint64_t told = (uint64_t)mg_metrics_value(m, total[i], 0, 0, 0);
+        if (now[i] > told) mg_metrics_add(m, total[i], now[i] - told);
+    }
+}
+
+static void route_metrics(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct rusage use;
+    struct rlimit files;
+    size_t anon, peak;
+    set_gauges(s);
+    mg_memory_use(&anon, &peak);
+    getrusage(RUSAGE_SELF, &use);
+    getrlimit(RLIMIT_NOFILE, &files);
+    struct mg_metrics_info info = {.model = s->o.alias,
+                                   .weights = s->info.weights,
+                                   .tier = s->info.tier,
+                                   .version = mg_version(),
+                                   .n_thread = s->info.n_thread,
+                                   .cpu_seconds =
+                                       (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+                                       1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec),
+                                   .start_seconds = (double)s->started,
+                                   .resident_bytes = (double)anon,
+                                   .open_fds = proc_count("/proc/self/fd"),
+                                   .max_fds = (double)files.rlim_cur};
+    struct mg_buf out = {0};
+    if (mg_metrics_write(s->metrics, &info, &out))
+        mg_http_reply(x, 200, MG_METRICS_CONTENT_TYPE, out.data, out.n);
+    else
+        reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
+    mg_buf_free(&out);
+}
+
+/* --- tokens --- */
+static void route_tokenize(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    const struct mg_tokenizer *t = mg_engine_tokenizer(s->engine);
+    struct mg_slice body = mg_http_body(x);
+    struct mg_tokenize_request r;
+    struct mg_fault f = {0};
+    struct mg_ids ids = {0};
+    if (mg_tokenize_request_parse((const char *)body.data, body.n, &r, &f) != MG_OK) {
+        reply_fault(x, &f);
+        return;
+    }
+    if (mg_tokenizer_encode(t, r.text.data ? (char *)r.text.data : "", r.text.n, r.parse_special,
+                            &ids, &f.err) != MG_OK) {
+        reply_fault(x, &f);
+    } else {
+        struct mg_slice *piece = r.with_pieces ? mg_alloc(ids.n, sizeof *piece) : NULL;
+        for (size_t i = 0; piece && i < ids.n; i++) piece[i] = mg_tokenizer_piece(t, ids.id[i]);
+        struct mg_buf out = {0};
+        reply_json(x, &out,
+                   (piece || !r.with_pieces) && mg_tokenize_write(&out, ids.id, piece, ids.n));
+        free(piece);
+    }
+    mg_ids_free(&ids);
+    mg_tokenize_request_free(&r);
+}
+
+static void route_detokenize(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    const struct mg_tokenizer *t = mg_engine_tokenizer(s->engine);
+    struct mg_slice body = mg_http_body(x);
+    struct mg_ids ids = {0};
+    struct mg_fault f = {0};
+    struct mg_buf text = {0}, out = {0};
+    enum mg_status status = mg_detokenize_request_parse((const char *)body.data, body.n, &ids, &f);
+    for (size_t i = 0; status == MG_OK && i < ids.n; i++)
+        if ((size_t)ids.id[i] >= mg_tokenizer_n(t))
+            status = mg_fault_set(&f, MG_ERR_ARGUMENT, "invalid_value", "tokens",
+                                  "token %zu is not in the vocabulary", i + 1);
+    if (status != MG_OK) {
+        reply_fault(x, &f);
+    } else {
+        bool ok = mg_tokenizer_decode(t, ids.id, ids.n, false, &text);
+        reply_json(x, &out,
+                   ok && mg_detokenize_write(&out, text.data ? (char *)text.data : "", text.n));
+    }
+    mg_buf_free(&text);
+    mg_ids_free(&ids);
+}
+
+/* Pictures stand as one placeholder: nothing is decoded here. */
+static enum mg_status template_text(const struct mg_server *s, const struct mg_chat_request *r,
+                                    struct mg_buf *out, struct mg_err *err) {
+    mg_chat *chat = NULL;
+    enum mg_status status = mg_chat_open(s->engine, &chat, err);
+    for (size_t i = 0; i < r->n_message && status == MG_OK; i++) {
+        const struct mg_chat_message *m = &r->message[i];
+        status = mg_chat_begin_turn(chat, m->role, err);
+        for (size_t k = 0; k < m->n_part && status == MG_OK; k++) {
+            const struct mg_chat_part *p = &m->part[k];
+            if (p->kind == MG_CHAT_TEXT)
+                status = mg_chat_add_text_n(chat, m->role, p->text, p->n_text, err);
+            else if (p->kind == MG_CHAT_IMAGE)
+                status = mg_chat_add_image_mark(chat, m->role, err);
+            else
+                status = mg_fail(err, MG_ERR_UNSUPPORTED, "unsupported_value",
+                                 "tool calls are not supported yet");
+        }
+    }
+    if (status == MG_OK) status = mg_chat_prompt_text(chat, r->add_generation_prompt, out, err);
+    mg_chat_close(chat);
+    return status;
+}
+
+static void route_template(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct mg_slice body = mg_http_body(x);
+    struct mg_chat_limits limits = {s->facts.max_image_bytes, s->facts.max_images};
+    struct mg_chat_request *r = NULL;
+    struct mg_fault f = {0};
+    struct mg_buf text = {0}, out = {0};
+    enum mg_status status = mg_chat_request_parse((const char *)body.data, body.n, &limits, &r, &f);
+    if (status == MG_OK) status = template_text(s, r, &text, &f.err);
+    if (status != MG_OK)
+        reply_fault(x, &f);
+    else
+        reply_json(x, &out, mg_template_write(&out, (char *)text.data, text.n));
+    mg_buf_free(&text);
+    mg_chat_request_free(r);
+}
+
+extern const unsigned char mg_openapi_json[], mg_openapi_json_end[]; /* openapi.S */
+
+static void route_openapi(struct mg_http_exchange *x, void *user) {
+    (void)user;
+    mg_http_reply(x, 200, "application/json", mg_openapi_json,
+                  (size_t)(mg_openapi_json_end - mg_openapi_json));
+}
+
+static const struct mg_http_route route[] = {
+    {"POST", "/v1/chat/completions", route_chat, 0, 0},
+    {"POST", "/chat/completions", route_chat, 0, 0},
+    {"POST", "/v1/completions", route_completion, 0, 0},
+    {"POST", "/completions", route_completion, 0, 0},
+    {"GET", "/v1/models", route_models, 0, 0},
+    {"GET", "/models", route_models, 0, 0},
+    {"GET", "/v1/models/{id}", route_model, 0, 0},
+    {"POST", "/v1/files", route_files_post, 0, 0},
+    {"GET", "/v1/files", route_files_list, 0, 0},
+    {"GET", "/v1/files/{id}", route_file_get, 0, 0},
+    {"GET", "/v1/files/{id}/content", route_file_content, 0, 0},
+    {"DELETE", "/v1/files/{id}", route_file_delete, 0, 0},
+    {"GET", "/health", route_health, 0, TAG_PUBLIC},
+    {"GET", "/live", route_live, 0, TAG_PUBLIC},
+    {"GET", "/ready", route_ready, 0, TAG_PUBLIC},
+    {"GET", "/props", route_props, 0, 0},
+    {"POST", "/tokenize", route_tokenize, 8 << 20, 0},
+    {"POST", "/detokenize", route_detokenize, 8 << 20, 0},
+    {"POST", "/apply-template", route_template, 0, 0},
+    {"GET", "/ws", route_socket, 0, 0},
+    {"GET", "/openapi.json", route_openapi, 0, TAG_PUBLIC},
+    {"GET", "/slots", route_slots, 0, 0},
+    {"GET", "/metrics", route_metrics, 0, 0},
+};
+enum { N_ROUTE = sizeof route / sizeof *route, N_ALWAYS = N_ROUTE - 2 };
+
+/* --- callbacks of the HTTP layer --- */
+static void on_log(const struct mg_http_record *r, void *user) {
+    struct mg_server *s = user;
+    char code[8];
+    snprintf(code, sizeof code, "%d", r->end == MG_HTTP_END_LEFT && !r->status ? 499 : r->status);
+    mg_metrics_add_at(s->metrics, MG_M_HTTP_REQUESTS, 1,
+                      mg_metrics_label(MG_M_HTTP_REQUESTS, 0, r->pattern),
+                      mg_metrics_label(MG_M_HTTP_REQUESTS, 1, r->method),
+                      mg_metrics_label(MG_M_HTTP_REQUESTS, 2, code));
+    if (s->o.access_log) mg_access_log_write(&s->log, r);
+}
+
+static void on_note(enum mg_status status, const char *text, void *user) {
+    (void)user;
+    mg_log(status == MG_OK ? MG_LOG_INFO : MG_LOG_WARN, "%s", text);
+}
+
+static void on_reload(void *user) {
+    struct mg_server *s = user;
+    struct mg_err err = {0};
+    if (s->o.api_key_file && mg_api_keys_reload(&s->keys, &err) != MG_OK)
+        mg_log(MG_LOG_WARN, "the keys stay as they were: %s", err.text);
+    err = (struct mg_err){0};
+    if (s->o.access_log && mg_access_log_reopen(&s->log, &err) != MG_OK)
+        mg_log(MG_LOG_WARN, "the log stays where it was: %s", err.text);
+}
+
+/* --- opening --- */
+static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
+    struct mg_http_route *list = mg_alloc(N_ROUTE, sizeof *list);
+    if (!list) return mg_fail_memory(err, "routes");
+    size_t n = 0;
+    for (size_t i = 0; i < N_ROUTE; i++) {
+        if (i == N_ALWAYS && s->o.no_slots) continue;
+        if (i == N_ALWAYS + 1 && s->o.no_metrics) continue;
+        list[n++] = route[i];
+    }
+    s->route = list;
+    struct mg_http_options o = {.host = s->o.host,
+                                .port = s->o.port,
+                                .unix_path = s->o.unix_path,
+                                .tls_cert = s->o.tls_cert,
+                                .tls_key = s->o.tls_key,
+                                .prefix = s->o.prefix,
+                                .route = list,
+                                .n_route = n,
+                                .user = s,
+                                .admit = admit,
+                                .error_body = error_body,
+                                .log = on_log,
+                                .note = on_note,
+                                .on_reload = on_reload,
+                                .origin = s->o.origin,
+                                .n_origin = s->o.n_origin,
+                                .max_body = s->o.max_body};
+    return mg_http_server_open(&o, &s->http, err);
+}
+
+static enum mg_status open_parts(struct mg_server *s, struct mg_err *err) {
+    enum mg_status status = mg_metrics_open(&s->metrics, err);
+    s->keyed = s->o.n_api_key || s->o.api_key_file;
+    if (status == MG_OK && s->keyed)
+        status = mg_api_keys_open(&s->keys, s->o.api_key, s->o.n_api_key, s->o.api_key_file, err);
+    if (status == MG_OK && s->o.access_log)
+        status = mg_access_log_open(&s->log, s->o.access_log, s->o.access_log_json, err);
+    if (status == MG_OK && s->o.media_path) {
+        s->media_fd = open(s->o.media_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (s->media_fd < 0)
+            status =
+                mg_fail(err, MG_ERR_IO, "media_path", "%s: %s", s->o.media_path, strerror(errno));
+    }
+    if (status == MG_OK && s->o.n_remote_host) {
+        struct mg_remote_options o = {.host = s->o.remote_host,
+                                      .n_host = s->o.n_remote_host,
+                                      .max_bytes = s->facts.max_image_bytes};
+        status = mg_remote_open(&o, &s->remote, err);
+    }
+    if (status == MG_OK) status = open_http(s, err);
+    if (status == MG_OK) status = mg_scheduler_open(s->engine, &s->o.scheduler, &s->scheduler, err);
+    return status;
+}
+
+enum mg_status mg_server_open(mg_engine *engine, const struct mg_server_options *options,
+                              struct mg_server **out, struct mg_err *err) {
+    *out = NULL;
+    struct mg_server *s = calloc(1, sizeof *s);
+    if (!s) return mg_fail_memory(err, "server");
+    s->o = *options;
+    DEFAULT(s->o.max_body, (size_t)64 << 20);
+    DEFAULT(s->o.upload_budget, (size_t)256 << 20);
+    DEFAULT(s->o.drain_ms, 10000);
+    DEFAULT(s->o.alias, "margay");
+    DEFAULT(s->o.scheduler.max_waiting, 256);
+    if (!(s->o.ping_seconds > 0)) s->o.ping_seconds = 10;
+    s->engine = engine;
+    s->media_fd = -1;
+    s->log.fd = -1;
+    s->started = unix_seconds();
+    s->uploads.budget = s->o.upload_budget;
+    mg_engine_info(engine, &s->info);
+    mg_engine_facts(engine, &s->facts);
+    enum mg_status status = open_parts(s, err);
+    if (status != MG_OK) {
+        mg_server_close(s);
+        return status;
+    }
+    *out = s;
+    return MG_OK;
+}
+
+static void announce(struct mg_server *s) {
+    char url[512];
+    bool v6 = s->o.host && strchr(s->o.host, ':');
+    if (s->o.host)
+        snprintf(url, sizeof url, "http%s://%s%s%s:%u%s", s->o.tls_cert ? "s" : "", v6 ? "[" : "",
+                 s->o.host, v6 ? "]" : "", mg_http_server_port(s->http),
+                 s->o.prefix ? s->o.prefix : "");
+    else
+        snprintf(url, sizeof url, "unix:%s", s->o.unix_path);
+    if (s->o.listening) s->o.listening(s->o.user, url);
+}
+
+enum mg_status mg_server_run(struct mg_server *s, struct mg_err *err) {
+    announce(s);
+    return mg_http_server_run(s->http, err);
+}
+
+void mg_server_stop(struct mg_server *s) {
+    mg_http_server_stop(s->http, s->o.drain_ms);
+}
+
+void mg_server_reload(struct mg_server *s) {
+    mg_http_server_reload(s->http);
+}
+
+/* The scheduler first: it ends every job while the loop can still take what they post. */
+void mg_server_close(struct mg_server *s) {
+    if (!s) return;
+    mg_remote_close(s->remote);
+    mg_scheduler_close(s->scheduler);
+    mg_http_server_close(s->http);
+    free(s->route);
+    uploads_free(&s->uploads);
+    mg_api_keys_close(&s->keys);
+    mg_access_log_close(&s->log);
+    mg_metrics_close(s->metrics);
+    if (s->media_fd >= 0) close(s->media_fd);
+    free(s);
+}

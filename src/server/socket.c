@@ -1,0 +1,204 @@
+/* server/socket.c - /ws: questions over one connection, several at a time, each with the client's
+ * own name. Binary messages are pictures for the next question. Loop thread only.
+ */
+#include "api/ws_request.h"
+#include "net/websocket.h"
+#include "server/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_QUESTIONS = 8 }; /* of one connection at a time */
+
+struct waiting_picture {
+    uint8_t *data; /* [n] owned */
+    size_t n;
+    struct waiting_picture *next;
+};
+
+struct connection {
+    struct mg_server *s;
+    struct ask *first; /* questions under way, a reference each */
+    size_t n_ask;
+    struct waiting_picture *picture; /* in order of coming */
+    size_t n_picture;
+};
+
+static void drop_pictures(struct connection *c) {
+    while (c->picture) {
+        struct waiting_picture *p = c->picture;
+        c->picture = p->next;
+        free(p->data);
+        free(p);
+    }
+    c->n_picture = 0;
+}
+
+static void send_fault(struct mg_http_exchange *x, const char *id, const struct mg_fault *f) {
+    struct mg_buf out = {0};
+    if (mg_ws_error(&out, id[0] ? id : NULL, f)) mg_ws_send(x, MG_WS_TEXT, out.data, out.n);
+    mg_buf_free(&out);
+}
+
+void socket_send(struct mg_http_exchange *x, const struct mg_buf *out) {
+    for (size_t at = 0; at + sizeof(uint32_t) <= out->n;) {
+        uint32_t n;
+        memcpy(&n, out->data + at, sizeof n);
+        at += sizeof n;
+        if (mg_ws_send(x, MG_WS_TEXT, out->data + at, n) != MG_OK) return;
+        at += n;
+    }
+}
+
+static void remove_ask(struct connection *c, struct ask *a) {
+    for (struct ask **at = &c->first; *at; at = &(*at)->next)
+        if (*at == a) {
+            *at = a->next;
+            c->n_ask--;
+            ask_unref(a);
+            return;
+        }
+}
+
+void socket_forget(struct mg_http_exchange *x, struct ask *a) {
+    struct connection *c = mg_http_user(x);
+    a->gone = true;
+    if (c) remove_ask(c, a);
+}
+
+static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *user) {
+    struct connection *c = user;
+    (void)x, (void)reason;
+    while (c->first) {
+        struct ask *a = c->first;
+        a->gone = true;
+        ask_cancel(a);
+        remove_ask(c, a);
+    }
+    drop_pictures(c);
+    free(c);
+}
+
+static void on_stop(struct mg_http_exchange *x, void *user) {
+    struct connection *c = mg_http_user(x);
+    struct mg_fault f = {0};
+    (void)user;
+    mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
+    for (struct ask *a = c->first; a; a = a->next) send_fault(x, a->ws_id, &f);
+    mg_ws_close(x, MG_WS_GOING_AWAY, "the server is being stopped");
+}
+
+static enum mg_status keep_picture(struct connection *c, const uint8_t *data, size_t n,
+                                   struct mg_fault *f) {
+    if (c->n_picture >= c->s->facts.max_images)
+        return mg_fault_set(f, MG_ERR_LIMIT, "too_many_images", "", "more than %zu pictures",
+                            c->s->facts.max_images);
+    if (n > c->s->facts.max_image_bytes)
+        return mg_fault_set(f, MG_ERR_LIMIT, "image_too_large", "",
+                            "the picture has over %zu bytes", c->s->facts.max_image_bytes);
+    struct waiting_picture *p = calloc(1, sizeof *p);
+    if (p) p->data = malloc(n ? n : 1);
+    if (!p || !p->data) {
+        free(p);
+        return mg_fault_memory(f, "picture");
+    }
+    memcpy(p->data, data, n);
+    p->n = n;
+    struct waiting_picture **at = &c->picture;
+    while (*at) at = &(*at)->next;
+    *at = p;
+    c->n_picture++;
+    return MG_OK;
+}
+
+/* The last one goes in first: each is put before the question's parts. */
+static enum mg_status use_pictures(struct connection *c, struct mg_chat_request *r,
+                                   struct mg_fault *f) {
+    enum mg_status status = MG_OK;
+    while (c->picture && status == MG_OK) {
+        struct waiting_picture **at = &c->picture;
+        while ((*at)->next) at = &(*at)->next;
+        struct waiting_picture *p = *at;
+        *at = NULL;
+        c->n_picture--;
+        status = mg_chat_request_add_image_take(r, p->data, p->n, f);
+        free(p);
+    }
+    return status;
+}
+
+static void cancel(struct connection *c, const char *id) {
+    for (struct ask *a = c->first; a; a = a->next)
+        if (!id[0] || strcmp(a->ws_id, id) == 0) ask_cancel(a);
+}
+
+static void question(struct mg_http_exchange *x, struct connection *c, struct mg_ws_request *r) {
+    struct mg_fault f = {0};
+    if (c->n_ask >= MOST_QUESTIONS) {
+        mg_fault_set(&f, MG_ERR_LIMIT, "rate_limited", "", "%d questions are under way already",
+                     MOST_QUESTIONS);
+        send_fault(x, r->id, &f);
+        return;
+    }
+    if (use_pictures(c, r->chat, &f) != MG_OK) {
+        send_fault(x, r->id, &f);
+        return;
+    }
+    struct ask *a = ask_open(c->s, x, ASK_SOCKET, r->chat, NULL);
+    r->chat = NULL;
+    if (!a) {
+        mg_fault_memory(&f, "question");
+        send_fault(x, r->id, &f);
+        return;
+    }
+    memcpy(a->ws_id, r->id, mg_min_size(sizeof a->ws_id - 1, strlen(r->id)));
+    if (a->ws_id[0]) a->head.id = a->ws_id;
+    a->next = c->first;
+    c->first = a;
+    c->n_ask++;
+    if (pictures_resolve(a, &f) != MG_OK) {
+        send_fault(x, a->ws_id, &f);
+        ask_cancel(a);
+        socket_forget(x, a);
+        return;
+    }
+    ask_begin(a);
+}
+
+static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const uint8_t *data,
+                       size_t n, void *user) {
+    struct connection *c = mg_http_user(x);
+    struct mg_ws_request r = {0};
+    struct mg_fault f = {0};
+    (void)user;
+    if (kind == MG_WS_BINARY) {
+        if (keep_picture(c, data, n, &f) != MG_OK) send_fault(x, "", &f);
+        return;
+    }
+    struct mg_chat_limits limits = {c->s->facts.max_image_bytes, c->s->facts.max_images};
+    if (mg_ws_request_parse((const char *)data, n, &limits, &r, &f) != MG_OK)
+        send_fault(x, r.id, &f);
+    else if (r.kind == MG_WS_CANCEL)
+        cancel(c, r.id);
+    else
+        question(x, c, &r);
+    mg_ws_request_free(&r);
+}
+
+void route_socket(struct mg_http_exchange *x, void *user) {
+    struct mg_server *s = user;
+    struct connection *c = calloc(1, sizeof *c);
+    struct mg_ws_options o = {.max_message = s->o.max_body, .on_message = on_message};
+    if (!c) {
+        reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
+        return;
+    }
+    c->s = s;
+    if (mg_ws_accept(x, &o) != MG_OK) {
+        free(c);
+        return;
+    }
+    mg_http_set_user(x, c);
+    mg_http_on_end(x, on_end);
+    mg_http_on_stop(x, on_stop);
+}
