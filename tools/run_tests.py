@@ -3,7 +3,7 @@
 
     gcc     release build, warnings are errors: all tests and the lints
     san     ASan + UBSan with leak detection (gcc's warnings there are mostly false, so no errors): C tests, replay of the fuzz corpora, a part of the pytest tests
-    tsan    ThreadSanitizer: the thread pool, conversations on it, the HTTP server
+    tsan    ThreadSanitizer: the thread pool, conversations on it, the HTTP server, metrics
     clang   where it is installed: warnings are errors, C tests
 
 A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
@@ -183,8 +183,8 @@ def main():
                                                    "-Db_sanitize=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
         if tsan.build("tests/unit/cpu/test_cpu_pool", "tests/unit/engine/test_engine_conversation",
                       "tests/unit/net/test_net_http_server", "tests/unit/net/test_net_remote",
-                      "tests/net/http_test_server"):
-            tsan.c_tests({"cpu.pool", "engine.conversation", "net.http_server", "net.remote"})
+                      "tests/net/http_test_server", "tests/unit/api/test_api_metrics"):
+            tsan.c_tests({"cpu.pool", "engine.conversation", "net.http_server", "net.remote", "api.metrics"})
             tsan.pytest("HTTP server", "tests/net")
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})

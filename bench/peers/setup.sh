@@ -27,9 +27,15 @@ $pip openvino==2026.4.1 openvino-genai==2026.4.1.0 openvino-tokenizers==2026.4.1
 if ! has "$venv/bin/python" llama_cpp_python 0.3.36; then
     say "compiling llama.cpp"
     # GGML_NATIVE: all that this processor has. No wheel on PyPI is compiled for more than a common processor.
+    # Where that includes AMX, this llama.cpp compiled by gcc 12 dies of an illegal instruction (a tile is cleared before
+    # the tiles are configured), so there all but AMX is named.
+    have=-DGGML_NATIVE=ON
+    ! grep -q amx_tile /proc/cpuinfo || have="-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON \
+        -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX_VNNI=ON -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON \
+        -DGGML_AVX512_BF16=ON"
     CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-2} \
-        CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF" \
-        $pip --no-binary llama-cpp-python llama-cpp-python==0.3.36
+        CMAKE_ARGS="$have -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF" \
+        $pip --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36
 fi
 
 if ! has "$venv/newer/bin/python" transformers 5.24.0; then

@@ -28,7 +28,10 @@ enum mg_status mg_chat_open(mg_engine *engine, mg_chat **out, struct mg_err *err
 static void free_image(struct chat_image *image) {
     free(image->rgb);
     mg_cells_free(&image->kept);
-    mg_picture_free(&image->picture);
+    if (image->shared)
+        mg_feature_release(image->shared);
+    else
+        mg_picture_free(&image->picture);
 }
 
 void mg_chat_close(mg_chat *chat) {
@@ -112,16 +115,15 @@ static const char *report_format(enum mg_image_format format) {
     return "unknown";
 }
 
-enum mg_status mg_chat_prune(const mg_engine *engine, struct chat_image *image,
-                             struct mg_err *err) {
+enum mg_status mg_chat_prune(const mg_engine *engine, enum mg_prune_mode mode, uint8_t near,
+                             struct chat_image *image, struct mg_err *err) {
     const struct mg_patch_config *c = &engine->patch_config;
     uint32_t rows = image->grid_h / c->merge, cols = image->grid_w / c->merge;
     mg_cells_free(&image->kept);
     image->n_token = (size_t)rows * cols;
-    if (engine->options.prune == MG_PRUNE_OFF) return MG_OK;
-    uint8_t near = engine->options.prune == MG_PRUNE_NEAR ? engine->options.prune_near : 0;
-    enum mg_status status =
-        mg_prune_cells(image->rgb, rows, cols, c->patch * c->merge, near, &image->kept, err);
+    if (mode == MG_PRUNE_OFF) return MG_OK;
+    enum mg_status status = mg_prune_cells(image->rgb, rows, cols, c->patch * c->merge,
+                                           mode == MG_PRUNE_NEAR ? near : 0, &image->kept, err);
     if (status != MG_OK) return status;
     if (image->kept.n == image->n_token)
         mg_cells_free(&image->kept); /* the whole picture, as without pruning */
@@ -144,28 +146,70 @@ static void fill_report(struct chat_image *image, const struct mg_image_info *in
                                              .bytes = bytes};
 }
 
+/* The engine's limits on the resized picture, or those wanted within the model's. */
+static struct mg_patch_config patches_for(const mg_engine *engine,
+                                          const struct mg_image_want *want) {
+    struct mg_patch_config c = engine->patch_config;
+    const struct mg_preprocess_config *p = &engine->model->config.preprocess;
+    if (want->model_limits || want->min_pixels || want->max_pixels) {
+        uint64_t least = p->min_pixels, most = p->max_pixels;
+        if (want->model_limits) c.min_pixels = least, c.max_pixels = most;
+        if (want->max_pixels) c.max_pixels = want->max_pixels;
+        if (want->min_pixels) c.min_pixels = want->min_pixels;
+        if (c.max_pixels > most) c.max_pixels = most;
+        if (c.max_pixels < least) c.max_pixels = least;
+        if (c.min_pixels < least) c.min_pixels = least;
+        if (c.min_pixels > c.max_pixels) c.min_pixels = c.max_pixels;
+    }
+    return c;
+}
+
+/* All that makes the features: what is equal here has equal ones. */
+static enum mg_status make_key(const mg_chat *chat, enum mg_prune_mode prune, uint8_t near,
+                               struct chat_image *image, struct mg_err *err) {
+    const mg_engine *e = chat->engine;
+    uint32_t head[] = {
+        1 /* version of this form */, image->grid_h,         image->grid_w,
+        e->patch_config.patch,        e->patch_config.merge, (uint32_t)e->mode,
+        (uint32_t)e->model->packed,   (uint32_t)prune,       prune == MG_PRUNE_NEAR ? near : 0};
+    struct mg_sha256 h;
+    mg_sha256_begin(&h);
+    mg_sha256_update(&h, "margay picture", 14);
+    mg_sha256_update(&h, chat->tenant, sizeof chat->tenant);
+    mg_sha256_update(&h, head, sizeof head);
+    mg_sha256_update(&h, image->rgb,
+                     (size_t)image->grid_h * image->grid_w * e->patch_config.patch *
+                         e->patch_config.patch * 3);
+    return mg_sha256_finish(&h, image->key) ? MG_OK : mg_fail_memory(err, "picture's key");
+}
+
 /* The header first: what is too large, too long or unknown fails before anything is decoded. */
-static enum mg_status read_image(const mg_engine *engine, const void *bytes, size_t n,
-                                 struct chat_image *out, struct mg_err *err) {
+static enum mg_status read_image(const mg_chat *chat, const struct mg_image_want *want,
+                                 const void *bytes, size_t n, struct chat_image *out,
+                                 struct mg_err *err) {
+    const mg_engine *engine = chat->engine;
     struct mg_image_options o = engine->image_options;
+    struct mg_patch_config config = patches_for(engine, want);
+    enum mg_prune_mode prune = want->prune_set ? want->prune : engine->options.prune;
+    uint8_t near = want->prune_set ? want->near : engine->options.prune_near;
     struct mg_image_info info;
     uint32_t height, width;
     enum mg_status status = mg_image_probe(bytes, n, &o, &info, err);
     if (status == MG_OK)
-        status =
-            mg_smart_resize(info.height, info.width, &engine->patch_config, &height, &width, err);
+        status = mg_smart_resize(info.height, info.width, &config, &height, &width, err);
     if (status != MG_OK) return status;
     double start = mg_clock();
     struct mg_image image;
     struct mg_patches patches;
     status = mg_image_decode(bytes, n, &o, &image, err);
     if (status != MG_OK) return status;
-    status = mg_patches_resize(&image, &engine->patch_config, &patches, err);
+    status = mg_patches_resize(&image, &config, &patches, err);
     if (status == MG_OK) {
         *out = (struct chat_image){
             .rgb = patches.rgb, .grid_h = patches.grid_h, .grid_w = patches.grid_w};
         patches.rgb = NULL;
-        status = mg_chat_prune(engine, out, err);
+        status = mg_chat_prune(engine, prune, near, out, err);
+        if (status == MG_OK && engine->feature_cache) status = make_key(chat, prune, near, out, err);
         fill_report(out, &image.info, patches.n_token, n);
         out->report.resized_width = out->grid_w * engine->patch_config.patch;
         out->report.resized_height = out->grid_h * engine->patch_config.patch;
@@ -177,6 +221,13 @@ static enum mg_status read_image(const mg_engine *engine, const void *bytes, siz
 }
 
 enum mg_status mg_chat_add_image(mg_chat *chat, const void *bytes, size_t n, struct mg_err *err) {
+    return mg_chat_add_image_as(chat, MG_USER, bytes, n, NULL, err);
+}
+
+enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const void *bytes,
+                                    size_t n, const struct mg_image_want *want,
+                                    struct mg_err *err) {
+    static const struct mg_image_want none;
     if (chat->n_image >= chat->engine->options.max_images)
         return mg_fail(err, MG_ERR_LIMIT, "too_many_images",
                        "more than %zu pictures in one conversation",
@@ -184,15 +235,14 @@ enum mg_status mg_chat_add_image(mg_chat *chat, const void *bytes, size_t n, str
     if (!grow((void **)&chat->image, chat->n_image, &chat->cap_image, sizeof *chat->image))
         return mg_fail_memory(err, "chat");
     struct chat_image image = {0};
-    enum mg_status status = read_image(chat->engine, bytes, n, &image, err);
-    if (status == MG_OK)
-        status = mg_chat_add_part(chat, MG_USER, false, NULL, 0, &chat->n_image, err);
+    enum mg_status status = read_image(chat, want ? want : &none, bytes, n, &image, err);
+    if (status == MG_OK) status = mg_chat_add_part(chat, role, false, NULL, 0, &chat->n_image, err);
     if (status != MG_OK) {
         free_image(&image);
         return status;
     }
     chat->image[chat->n_image++] = image;
-    if (chat->engine->options.prune != MG_PRUNE_OFF)
+    if (image.kept.index)
         mg_log(MG_LOG_INFO, "picture %zu: %zu of %zu cells kept", chat->n_image, image.report.kept,
                image.report.cells);
     return MG_OK;
@@ -207,6 +257,13 @@ enum mg_status mg_chat_add_image_file(mg_chat *chat, const char *path, struct mg
     }
     mg_buf_free(&bytes);
     return status;
+}
+
+size_t mg_chat_rough_tokens(const struct mg_chat *chat) {
+    size_t n = 64;
+    for (size_t i = 0; i < chat->n_turn; i++) n += chat->turn[i].text.n + 16;
+    for (size_t i = 0; i < chat->n_image; i++) n += chat->image[i].n_token + 2;
+    return n;
 }
 
 size_t mg_chat_image_count(const mg_chat *chat) {
@@ -231,6 +288,13 @@ enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patch
     image->report.vision_ms = 0;
     if (image->report.cached) return MG_OK;
     double start = mg_clock();
+    if (engine->feature_cache && (image->shared = mg_feature_find(engine->feature_cache, image->key))) {
+        image->picture = image->shared->picture;
+        image->report.cached = true;
+        free(image->rgb);
+        image->rgb = NULL;
+        return MG_OK;
+    }
     struct mg_patches own = {0};
     enum mg_status status = MG_OK;
     if (!patches) {
@@ -249,6 +313,9 @@ enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patch
     if (status == MG_OK) {
         free(image->rgb);
         image->rgb = NULL;
+        if (engine->feature_cache)
+            image->shared = mg_feature_put_take(engine->feature_cache, image->key, &image->picture);
+        if (image->shared) image->picture = image->shared->picture;
     }
     image->report.vision_ms = (mg_clock() - start) * 1e3;
     return status;

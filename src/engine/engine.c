@@ -141,7 +141,7 @@ static enum mg_status open_parts(mg_engine *e, const char *folder, struct mg_err
     status = check_tokenizer(e, err);
     if (status == MG_OK) status = set_patch_config(e, err);
     if (status != MG_OK) return status;
-    size_t rows = mg_max_size(e->options.prefill_chunk, MG_MAX_TOP);
+    size_t rows = mg_max_size(e->options.prefill_chunk, 2 * MG_MAX_TOP);
     mg_kernels_init(&e->kernels, &e->features);
     status = mg_compute_open(&e->compute, &e->kernels, e->pool, e->mode, err);
     if (status == MG_OK) status = mg_decoder_work_open(&e->work, e->model, rows, err);

@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "cpu/topology.h"
 #include "engine/draft.h"
+#include "engine/features.h"
 #include "engine/sampler.h"
 #include "image/patches.h"
 #include "image/prune.h"
@@ -21,6 +22,8 @@
 #include "text/prompt.h"
 
 #include <stdatomic.h>
+
+enum { MG_TENANT_BYTES = 16 };
 
 struct mg_engine {
     struct mg_model *model;
@@ -40,6 +43,7 @@ struct mg_engine {
     struct mg_image_options image_options;
     enum mg_mode mode;
     int32_t image_token;
+    struct mg_feature_cache *feature_cache; /* borrowed; NULL: pictures are not shared */
 };
 
 /* A picture of a conversation. Its resized raster is kept until its features are there.
@@ -50,11 +54,13 @@ struct mg_engine {
  * makes them: the model and weight mode, grid_h and grid_w, the resized pixels, and what pruning
  * kept (options.prune and prune_near, off and exact being two things). */
 struct chat_image {
-    uint8_t *rgb;              /* [height][width][3] resized, owned; NULL once encoded */
-    uint32_t grid_h, grid_w;   /* patches of the whole picture */
-    size_t n_token;            /* cells looked at */
-    struct mg_cells kept;      /* these cells, when pruning left some out; index NULL: all */
-    struct mg_picture picture; /* features; row NULL until encoded */
+    uint8_t *rgb;                 /* [height][width][3] resized, owned; NULL once encoded */
+    uint32_t grid_h, grid_w;      /* patches of the whole picture */
+    size_t n_token;               /* cells looked at */
+    struct mg_cells kept;         /* these cells, when pruning left some out; index NULL: all */
+    struct mg_picture picture;    /* features; row NULL until encoded; `shared`'s if there is one */
+    struct mg_feature *shared;    /* a reference, or NULL: the picture is this conversation's own */
+    uint8_t key[MG_SHA256_BYTES]; /* of the features; set when the engine has a cache of them */
     struct mg_image_report report;
     bool counted; /* its decode time was part of an earlier answer */
 };
@@ -85,6 +91,7 @@ struct mg_chat {
     struct mg_buf answer_text; /* of the last answer */
     struct mg_ids answer_ids;
     atomic_bool cancel;
+    uint8_t tenant[MG_TENANT_BYTES]; /* whose: what others have cached is not found */
 };
 
 /* The prompt as rows: ids, where pictures are, positions. */
@@ -104,8 +111,27 @@ int64_t mg_layout_identity(const struct layout *l, size_t i);
 /* Row i for the decoder; the picture's features must be there. */
 struct mg_row mg_layout_row(const struct mg_chat *chat, const struct layout *l, size_t i);
 
-/* Decides which cells of the resized picture are kept (n_token, kept), by the engine's options. */
-enum mg_status mg_chat_prune(const mg_engine *engine, struct chat_image *image, struct mg_err *err);
+/* At least as many tokens as the conversation has, and not many more; nothing is encoded. */
+size_t mg_chat_rough_tokens(const struct mg_chat *chat);
+/* Ids that can come out: all, but for the padding behind the tokenizer's that a vocabulary's size
+ * is rounded up with. */
+size_t mg_engine_useful_ids(const mg_engine *e);
+
+/* What is wanted of a picture beside the engine's options. */
+struct mg_image_want {
+    uint64_t min_pixels, max_pixels; /* of the resized picture; 0: the engine's */
+    bool model_limits;               /* the model's own instead of the engine's */
+    bool prune_set;                  /* prune and near instead of the engine's */
+    enum mg_prune_mode prune;
+    uint8_t near;
+};
+/* As mg_chat_add_image, into a turn of any role; want may be NULL. Touches nothing of the engine
+ * but what is constant, so that any thread may call it for a chat that is its own. */
+enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const void *bytes,
+                                    size_t n, const struct mg_image_want *want, struct mg_err *err);
+/* Decides which cells of the resized picture are kept (n_token, kept). */
+enum mg_status mg_chat_prune(const mg_engine *engine, enum mg_prune_mode mode, uint8_t near,
+                             struct chat_image *image, struct mg_err *err);
 /* Encodes picture i unless its features are there; `patches` ([n_token*merge^2][dim], of the kept
  * cells) replaces the picture's own values (trace), or NULL. */
 enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches,

@@ -52,7 +52,7 @@ static enum mg_status prune_given(struct trace *t) {
         struct chat_image *image = &t->chat->image[i];
         mg_patches_to_rgb(at, image->grid_h, image->grid_w, &t->e->patch_config, image->rgb);
         at += (size_t)image->grid_h * image->grid_w * t->dim;
-        status = mg_chat_prune(t->e, image, t->err);
+        status = mg_chat_prune(t->e, t->e->options.prune, t->e->options.prune_near, image, t->err);
     }
     return status;
 }

@@ -30,10 +30,14 @@ void mg_kernels_init(struct mg_kernels *t, const struct mg_features *features) {
         if (!features->avx_vnni) mg_avx512_init_packed(t);
     }
     if (features->tier >= MG_TIER_VNNI) mg_vnni_init_packed(t);
-    if (features->tier >= MG_TIER_BF16 && !features->intel) mg_bf16_init_matmul(t);
+    if (features->tier >= MG_TIER_BF16 && !features->intel) {
+        mg_bf16_init_matmul(t);
+        mg_bf16_init_attention(t);
+    }
     if (features->tier >= MG_TIER_AMX) {
         mg_amx_init_packed(t);
         mg_amx_init_matmul(t);
+        mg_amx_init_attention(t);
     }
 #endif
 }

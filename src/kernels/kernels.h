@@ -109,8 +109,9 @@ static inline size_t mg_kv_value_place(enum mg_dtype type, size_t d, size_t p, s
 
 /* out[i][h*head_dim ..] = softmax(scale * q k^T) v for query rows i and heads h; head h reads
  * key/value head h / (n_head / n_head_kv). Row i sees keys 0 .. n_kv-1, or when causal 0 ..
- * first_pos + i. The softmax is exact, in f32, also on bf16 keys and values, which are widened. A
- * row's bits are the same in any chunk of the prompt. */
+ * first_pos + i. The softmax is exact, in f32. Keys and values in bf16 are widened, or, where the
+ * table says attention_bf16, q * scale and the weights of the values are rounded to bf16. A row's
+ * bits are the same in any chunk of the prompt. */
 struct mg_attention {
     const float *q; /* row i at q + i*ldq, head h at + h*head_dim */
     size_t ldq;
@@ -151,14 +152,16 @@ struct mg_kernels {
     size_t (*packed_scratch)(const struct mg_packed_matmul *op); /* bytes per thread */
     void (*packed_matmul)(const struct mg_packed_matmul *op, size_t task, void *scratch);
 
-    /* Puts the key k[d] and the value v[d] of one head into their places for position pos. Any
-     * positions of a head may be stored by different threads at once. */
-    void (*store_kv)(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
-                     void *values, size_t pos);
+    /* Puts the keys k[n][d] and the values v[n][d] of one head, rows ld apart, into their places
+     * for positions pos .. pos+n-1. Any positions of a head may be stored by different threads at
+     * once. */
+    void (*store_kv)(enum mg_dtype type, const float *k, const float *v, size_t ld, size_t d,
+                     void *keys, void *values, size_t pos, size_t n);
     /* Attention is cut into tasks of (head group, block of query rows). */
     size_t (*attention_tasks)(const struct mg_attention *op);
     size_t (*attention_scratch)(const struct mg_attention *op);
     void (*attention)(const struct mg_attention *op, size_t task, void *scratch);
+    bool attention_bf16;
 
     /* Rows. out == in is allowed. */
     /* out[i][j] = in[i][j] * rsqrt(mean_j(in^2) + eps) * w[j] */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /* Rows per task: enough work to pay for handing it out, few enough to share. */
-#define ROW_BLOCK 8
+#define ROW_BLOCK 16
 
 enum mg_status mg_compute_open(struct mg_compute *c, const struct mg_kernels *kernels,
                                struct mg_pool *pool, enum mg_mode mode, struct mg_err *err) {

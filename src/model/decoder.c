@@ -76,19 +76,23 @@ static void head_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     struct pass *p = arg;
     const struct mg_text_config *t = &p->model->config.text;
     const struct mg_decoder_layer *l = &p->model->layer[p->layer];
-    size_t d = t->head_dim, half = d / 2, first = 0; /* row of the span */
-    const struct mg_span *span = p->span;
+    size_t d = t->head_dim, half = d / 2;
     for (size_t i = row0; i < row1; i++) {
-        while (i - first >= span->n) first += span++->n;
-        float *q = p->w->qkv + i * p->w->ldqkv, *k = q + t->n_head * d, *v = k + t->n_head_kv * d;
+        float *q = p->w->qkv + i * p->w->ldqkv, *k = q + t->n_head * d;
         c->kernels->rms_norm(q, d, l->q_norm, t->norm_eps, q, d, t->n_head, d);
         c->kernels->rms_norm(k, d, l->k_norm, t->norm_eps, k, d, t->n_head_kv, d);
         /* q and k lie side by side */
         c->kernels->rope(q, p->w->ldqkv, 1, t->n_head + t->n_head_kv, d, p->w->cos + i * half,
                          p->w->sin + i * half);
-        for (size_t h = 0; h < t->n_head_kv; h++)
-            mg_kv_store(span->kv, c->kernels, p->layer, h, span->kv->n + i - first, k + h * d,
-                        v + h * d);
+    }
+    const struct mg_span *span = p->span;
+    for (size_t i = row0, first = 0; i < row1; first += span++->n) {
+        size_t end = mg_min_size(row1, first + span->n);
+        const float *k = p->w->qkv + i * p->w->ldqkv + t->n_head * d;
+        for (size_t h = 0; i < end && h < t->n_head_kv; h++)
+            mg_kv_store(span->kv, c->kernels, p->layer, h, span->kv->n + i - first, end - i,
+                        k + h * d, k + (t->n_head_kv + h) * d, p->w->ldqkv);
+        i = mg_max_size(i, end);
     }
 }
 
@@ -220,12 +224,17 @@ static void prepare_head(const struct mg_model *model, struct mg_compute *c,
     mg_compute_prepare(c, &model->head, w->norm, w->ldx, &w->in, n);
 }
 
+enum mg_status mg_decoder_logits_rows(const struct mg_model *model, struct mg_compute *c,
+                                      struct mg_decoder_work *w, size_t first, size_t n,
+                                      float *logits, size_t ldl, struct mg_err *err) {
+    prepare_head(model, c, w, first, n);
+    return mg_compute_linear(c, &model->head, &w->in, n, logits, ldl, MG_EPI_STORE, err);
+}
+
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
                                  struct mg_decoder_work *w, size_t i, float *logits,
                                  struct mg_err *err) {
-    prepare_head(model, c, w, i, 1);
-    return mg_compute_linear(c, &model->head, &w->in, 1, logits, model->config.text.n_vocab,
-                             MG_EPI_STORE, err);
+    return mg_decoder_logits_rows(model, c, w, i, 1, logits, model->config.text.n_vocab, err);
 }
 
 /* The best of all tasks for row i of n. */

@@ -64,6 +64,10 @@ enum mg_status mg_decoder_top(const struct mg_model *model, struct mg_compute *c
                               struct mg_decoder_work *w, size_t first, size_t n, size_t n_vocab,
                               float *logits, int32_t *id, struct mg_err *err);
 
+/* logits [n][ldl] of rows first .. first+n-1 of the last pass, in one reading of the head. */
+enum mg_status mg_decoder_logits_rows(const struct mg_model *model, struct mg_compute *c,
+                                      struct mg_decoder_work *w, size_t first, size_t n,
+                                      float *logits, size_t ldl, struct mg_err *err);
 /* logits [n_vocab] of row i of the last pass. */
 enum mg_status mg_decoder_logits(const struct mg_model *model, struct mg_compute *c,
                                  struct mg_decoder_work *w, size_t i, float *logits,

@@ -63,9 +63,26 @@ void *mg_kv_values(const struct mg_kv *kv, size_t layer) {
     return tensor_at(kv, 2 * layer + 1);
 }
 
+/* Tokens go in whole blocks, of which the last may hold some more. */
+void mg_kv_copy(struct mg_kv *to, const struct mg_kv *from, size_t n) {
+    size_t size = mg_dtype_size(from->type),
+           bytes = mg_round_up(n, MG_KV_BLOCK) * mg_kv_width(from->head_dim) * size;
+    for (size_t i = 0; i < 2 * from->n_layer; i++)
+        for (size_t h = 0; h < from->n_head; h++)
+            memcpy((char *)tensor_at(to, i) + h * to->head_stride * size,
+                   (const char *)tensor_at(from, i) + h * from->head_stride * size, bytes);
+    to->n = n;
+}
+
+size_t mg_kv_bytes(const struct mg_kv *kv, size_t n) {
+    return 2 * kv->n_layer * kv->n_head * mg_round_up(n, MG_KV_BLOCK) * mg_kv_width(kv->head_dim) *
+           mg_dtype_size(kv->type);
+}
+
 void mg_kv_store(const struct mg_kv *kv, const struct mg_kernels *kernels, size_t layer,
-                 size_t head, size_t pos, const float *key, const float *value) {
+                 size_t head, size_t pos, size_t n, const float *key, const float *value,
+                 size_t ld) {
     size_t at = head * kv->head_stride * mg_dtype_size(kv->type);
-    kernels->store_kv(kv->type, key, value, kv->head_dim, (char *)mg_kv_keys(kv, layer) + at,
-                      (char *)mg_kv_values(kv, layer) + at, pos);
+    kernels->store_kv(kv->type, key, value, ld, kv->head_dim, (char *)mg_kv_keys(kv, layer) + at,
+                      (char *)mg_kv_values(kv, layer) + at, pos, n);
 }

@@ -29,9 +29,15 @@ enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, 
 void mg_kv_close(struct mg_kv *kv);
 /* Keeps the first n tokens; the memory of the rest goes back to the system. */
 void mg_kv_cut(struct mg_kv *kv, size_t n);
-/* Puts the key and the value of a head [head_dim] into their places for token pos. */
+/* The first n tokens of another, with the same shapes, into an empty one. */
+void mg_kv_copy(struct mg_kv *to, const struct mg_kv *from, size_t n);
+/* Memory that n tokens take. */
+size_t mg_kv_bytes(const struct mg_kv *kv, size_t n);
+/* Puts n keys and values of a head [n][head_dim], rows ld apart, into their places for the tokens
+ * from pos on. */
 void mg_kv_store(const struct mg_kv *kv, const struct mg_kernels *kernels, size_t layer,
-                 size_t head, size_t pos, const float *key, const float *value);
+                 size_t head, size_t pos, size_t n, const float *key, const float *value,
+                 size_t ld);
 /* Of head 0 of a layer. */
 void *mg_kv_keys(const struct mg_kv *kv, size_t layer);
 void *mg_kv_values(const struct mg_kv *kv, size_t layer);

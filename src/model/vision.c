@@ -137,12 +137,11 @@ static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     c->kernels->rope(w->qkv + row0 * w->ldqkv, w->ldqkv, row1 - row0, 2 * w->config->n_head, d,
                      w->cos + row0 * (d / 2), w->sin + row0 * (d / 2));
     size_t hidden = w->config->hidden, stride = w->head_stride * mg_dtype_size(w->kv_type);
-    for (size_t i = row0; i < row1; i++)
-        for (size_t h = 0; h < w->config->n_head; h++) {
-            const float *k = w->qkv + i * w->ldqkv + hidden + h * d;
-            c->kernels->store_kv(w->kv_type, k, k + hidden, d, (char *)w->keys + h * stride,
-                                 (char *)w->values + h * stride, i);
-        }
+    for (size_t h = 0; h < w->config->n_head; h++) {
+        const float *k = w->qkv + row0 * w->ldqkv + hidden + h * d;
+        c->kernels->store_kv(w->kv_type, k, k + hidden, w->ldqkv, d, (char *)w->keys + h * stride,
+                             (char *)w->values + h * stride, row0, row1 - row0);
+    }
 }
 
 static enum mg_status attention(struct work *w, const struct mg_vision_block *b,

@@ -236,7 +236,7 @@ static void bench_attention(const char *name, size_t heads, size_t heads_kv, siz
     for (size_t g = 0; g < heads_kv; g++)
         for (size_t p = 0; p < n; p++) {
             row[p % d] = -row[p % d];
-            table.store_kv(type, row, row, d, keys + g * room, values + g * room, p);
+            table.store_kv(type, row, row, d, d, keys + g * room, values + g * room, p, 1);
         }
     struct mg_attention op = {.q = q,
                               .ldq = ld,
@@ -295,7 +295,8 @@ static void bench_tier(const struct mg_features *machine, enum mg_tier which, bo
     if (reader >= limits.n_reader) reader = limits.n_reader - 1;
     for (int mode = 0; mode < 2; mode++) {
         enum mg_mode md = (enum mg_mode)mode;
-        if (which == MG_TIER_BF16 && !intel && !mode) continue; /* the same as before */
+        /* the same as avx512's */
+        if (((which == MG_TIER_BF16 && !intel) || which == MG_TIER_AMX) && !mode) continue;
         bench_gemm("fc1", 676, 4096, 1024, md, MG_EPI_GELU_TANH);
         bench_gemm("fc2", 676, 1024, 4096, md, MG_EPI_ADD);
         bench_gemm("gate up", 183, 6144, 2048, md, MG_EPI_SWIGLU);
@@ -303,7 +304,11 @@ static void bench_tier(const struct mg_features *machine, enum mg_tier which, bo
         for (size_t m = 1; m <= 8; m = m == 1 ? 4 : 2 * m) bench_gemv(m, 6144, 2048, md);
         if (mode) bench_gemv(1, 2048, 6144, md);
     }
-    if (which == MG_TIER_BF16 && !intel) return;
+    if (which == MG_TIER_BF16 && !intel) {
+        bench_attention("vision", 16, 16, 64, 676, false);
+        bench_attention("prefill", 16, 8, 128, 200, true);
+        return;
+    }
     for (int kind = 0; kind < MG_N_PACK; kind++) {
         enum mg_pack p = (enum mg_pack)kind;
         bench_packed(p, 676, 4096, 1024, MG_EPI_GELU_TANH);
@@ -334,6 +339,7 @@ int main(int argc, char **argv) {
         double t = now(), operations = limits.loop[i].run(400000);
         printf("# %-24s %8.1f G/s\n", limits.loop[i].name, operations / (now() - t) * 1e-9);
     }
+    if (machine.tier >= MG_TIER_AMX) bench_tier(&machine, MG_TIER_AMX, true);
     if (machine.tier >= MG_TIER_BF16) {
         bench_tier(&machine, MG_TIER_BF16, true);
         bench_tier(&machine, MG_TIER_BF16, false);

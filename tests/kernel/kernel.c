@@ -216,6 +216,7 @@ int main(int argc, char **argv) {
         mg_kernels_init(&t, &f);
         mg_standin_init_packed(&t);
         mg_standin_init_matmul(&t);
+        mg_standin_init_attention(&t);
         run_table(&t, standin);
     }
 #endif

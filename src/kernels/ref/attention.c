@@ -56,8 +56,8 @@ static void attention(const struct mg_attention *op, size_t task, void *scratch)
     for (; row < end; row++) one_row(op, row, head, score, score + op->n_kv);
 }
 
-static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
-                     void *values, size_t pos) {
+static void store_one(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
+                      void *values, size_t pos) {
     for (size_t j = 0; j < d; j++) {
         size_t key = mg_kv_key_place(type, d, pos, j), value = mg_kv_value_place(type, d, pos, j);
         if (type == MG_BF16) {
@@ -68,6 +68,12 @@ static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t 
             ((float *)values)[value] = v[j];
         }
     }
+}
+
+static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t ld, size_t d,
+                     void *keys, void *values, size_t pos, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        store_one(type, k + i * ld, v + i * ld, d, keys, values, pos + i);
 }
 
 void mg_ref_init_attention(struct mg_kernels *t) {

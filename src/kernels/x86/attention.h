@@ -1,10 +1,7 @@
 /* kernels/x86/attention.h - softmax(scale q k^T) v for the tier that includes this (see vec.h).
  *
- * A task is one key/value head and a block of about BLOCK_ROWS rows, the query heads of the group
- * stacked (row = position * group + head). Keys go in blocks of KEYS, counted from key 0; in a
- * block MR rows at a time: scores (they fit L1), the running maximum and sum, exp, and the product
- * with v. A row whose maximum grows has its sums scaled down (the "online" softmax: exact but for
- * rounding).
+ * A task's rows (attention_rows.h, about BLOCK_ROWS) meet its keys in blocks of KEYS, MR rows at a
+ * time: scores (they fit L1), softmax, and the product with v.
  *
  * Both products are the same micro-kernel: MR rows of f32 against two vectors of columns that lie
  * in lines one behind another (kernels.h); with BF16 a line has two neighbours in the inner
@@ -12,6 +9,9 @@
  *
  *     scores[r][16 positions] += q[r][j] * low + q[r][j+1] * high      lines of keys, j = 0, 2, ...
  *     sums[r][16 dimensions]  += p[r][i] * low + p[r][i+1] * high      lines of values, i likewise
+ *
+ * With MG_DOT_BF16 such a step is one vdpbf16ps: then scale * q and the softmax's weights are
+ * rounded to bf16 and lie in pairs, a dword each, in the same buffers.
  *
  * Each output is one chain in ascending order, whatever the number of rows, and hidden keys add
  * exact zeros: a row has the same bits in any chunk of the prompt.
@@ -21,20 +21,12 @@
 #ifndef MG_KERNELS_X86_ATTENTION_H
 #define MG_KERNELS_X86_ATTENTION_H
 
-#include "base/mem.h"
-#include "kernels/kernels.h"
+#include "kernels/x86/attention_rows.h"
 #include "kernels/x86/gemm.h"
-#include "kernels/x86/vmath.h"
-
-#include <math.h>
 
 enum { BLOCK_ROWS = 240, KEYS = 512, LD_SCORES = KEYS + 16 };
 /* Vectors of a line: a zmm holds one, two ymm do. Columns of two lines resp. one. */
 enum { LINE_VECTORS = 16 / VL };
-
-INLINE size_t group_size(const struct mg_attention *op) {
-    return op->n_head / op->n_head_kv;
-}
 
 /* Query positions per task: blocks of about equal size, whole groups of MR rows where that is
  * possible. */
@@ -57,79 +49,23 @@ static size_t attention_scratch(const struct mg_attention *op) {
     return mg_round_up(floats * sizeof(float), 64);
 }
 
-/* Keys that query position i sees. */
-INLINE size_t visible(const struct mg_attention *op, size_t i) {
-    return op->causal ? mg_min_size(op->first_pos + i + 1, op->n_kv) : op->n_kv;
+#if defined(MG_DOT_BF16)
+INLINE vf pair_step(vf sum, vf a, vf b) {
+    return step(sum, a, b);
 }
-
-/* q[rows][d] of positions pos .. and the heads of group g, times scale. */
-static void load_queries(const struct mg_attention *op, size_t g, size_t pos, size_t count,
-                         float *q) {
-    size_t d = op->head_dim, group = group_size(op);
-    vf scale = v_set(op->scale);
-    for (size_t r = 0; r < count * group; r++, q += d) {
-        const float *from = op->q + (pos + r / group) * op->ldq + (g * group + r % group) * d;
-        size_t j = 0;
-        for (; j + VL <= d; j += VL) v_store(q + j, v_mul(v_load(from + j), scale));
-        if (j < d) v_store_n(q + j, v_mul(v_load_n(from + j, d - j), scale), d - j);
-    }
+/* The low half of each pair; what lies in the high one is not to be used. */
+INLINE vf only_low(vf pairs) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(0xffff)));
 }
-
-/* The largest of x[0..n-1] and `top`; NaN is passed over. */
-INLINE float raise_top(const float *x, size_t n, float top) {
-    vf a = v_set(top), b = a;
-    size_t i = 0;
-    for (; i + 2 * VL <= n; i += 2 * VL) {
-        a = v_max(v_load(x + i), a);
-        b = v_max(v_load(x + i + VL), b);
-    }
-    for (; i < n; i += VL) {
-        vf v = n - i >= VL ? v_load(x + i) : v_first_else(n - i, v_load_n(x + i, n - i), a);
-        a = v_max(v, a);
-    }
-    return v_top(v_max(a, b));
+#else
+INLINE vf pair_step(vf sum, vf a, vf b) {
+    return (void)a, (void)b, sum;
 }
-
-/* x = exp(x - top) for the first n, 0 for the rest up to `end`; returns the sum. x has room up to a
- * multiple of VL. A sum's order does not depend on `end`. */
-INLINE float exp_row(float *x, size_t n, size_t end, float top) {
-    vf t = v_set(top), sum0 = v_zero(), sum1 = v_zero();
-    size_t i = 0;
-    for (; i + 2 * VL <= n; i += 2 * VL) {
-        vf e0 = v_exp_below(v_sub(v_load(x + i), t)),
-           e1 = v_exp_below(v_sub(v_load(x + i + VL), t));
-        v_store(x + i, e0);
-        v_store(x + i + VL, e1);
-        sum0 = v_add(sum0, e0);
-        sum1 = v_add(sum1, e1);
-    }
-    if (i + VL <= n) {
-        vf e = v_exp_below(v_sub(v_load(x + i), t));
-        v_store(x + i, e);
-        sum0 = v_add(sum0, e);
-        i += VL;
-        if (i < n) {
-            e = v_first_else(n - i, v_exp_below(v_sub(v_load_n(x + i, n - i), t)), v_zero());
-            v_store(x + i, e);
-            sum1 = v_add(sum1, e);
-            i += VL;
-        }
-    } else if (i < n) {
-        vf e = v_first_else(n - i, v_exp_below(v_sub(v_load_n(x + i, n - i), t)), v_zero());
-        v_store(x + i, e);
-        sum0 = v_add(sum0, e);
-        i += VL;
-    }
-    for (; i < end; i += VL) v_store(x + i, v_zero());
-    return v_sum(v_add(sum0, sum1));
+INLINE vf only_low(vf pairs) {
+    return pairs;
 }
-
-INLINE void scale_row(float *x, size_t n, float by) {
-    vf s = v_set(by);
-    size_t i = 0;
-    for (; i + VL <= n; i += VL) v_store(x + i, v_mul(v_load(x + i), s));
-    if (i < n) v_store_n(x + i, v_mul(v_load_n(x + i, n - i), s), n - i);
-}
+#endif
 
 /* Lines of columns: vector v of inner index i (F32) or pair i (BF16) is at b + i * step + at[v]. */
 struct lines {
@@ -139,18 +75,18 @@ struct lines {
     size_t k;     /* inner indices */
 };
 
-/* c[r][0..2 VL-1] (+)= a[r] . lines, r < rows; lda, ldc in floats. */
+/* c[r][0..2 VL-1] (+)= a[r] . lines, r < rows; lda, ldc in floats (of a: dwords). */
 INLINE void line_rows(const int rows, const int vectors, const bool pairs, const float *a,
                       size_t lda, const struct lines *l, float *c, size_t ldc, bool add) {
     vf sum[MR][2];
     UNROLL for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = v_zero();
     const float *a1 = a + 3 * lda, *a2 = a + 6 * lda, *a3 = a + 9 * lda;
     const char *b = l->b;
-    size_t k = l->k, i = 0, step = l->step, second = l->at[1];
+    size_t k = l->k, i = 0, line_step = l->step, second = l->at[1];
     b += l->at[0];
     second -= l->at[0];
     if (!pairs) {
-        for (; i < k; i++, b += step) {
+        for (; i < k; i++, b += line_step) {
             vf b0 = v_load((const float *)(const void *)b), b1 = v_zero();
             if (vectors > 1) b1 = v_load((const float *)(const void *)(b + second));
             UNROLL for (int r = 0; r < rows; r++) {
@@ -160,8 +96,21 @@ INLINE void line_rows(const int rows, const int vectors, const bool pairs, const
                 if (vectors > 1) sum[r][1] = v_fma(x, b1, sum[r][1]);
             }
         }
+    } else if (DOT) {
+        const char *end = b + (k + 1) / 2 * line_step;
+        for (; b < end; i++, b += line_step) {
+            vf b0 = v_load((const float *)(const void *)b), b1 = v_zero();
+            if (vectors > 1) b1 = v_load((const float *)(const void *)(b + second));
+            if (2 * i + 1 == k) b0 = only_low(b0), b1 = only_low(b1);
+            UNROLL for (int r = 0; r < rows; r++) {
+                const float *base = r < 3 ? a : r < 6 ? a1 : r < 9 ? a2 : a3;
+                vf x = v_set(base[(size_t)(r % 3) * lda + i]);
+                sum[r][0] = pair_step(sum[r][0], x, b0);
+                if (vectors > 1) sum[r][1] = pair_step(sum[r][1], x, b1);
+            }
+        }
     } else {
-        for (; i < k; i += 2, b += step) {
+        for (; i < k; i += 2, b += line_step) {
             vi two0 = v_load_bits(b), two1 = vectors > 1 ? v_load_bits(b + second) : two0;
             vf l0 = v_low_bf16(two0), l1 = v_low_bf16(two1);
             UNROLL for (int r = 0; r < rows; r++) {
@@ -229,6 +178,7 @@ static line_fn *const line_product[2][MR + 1] = {
 struct block {
     float *q, *sums, *top, *total, *scores;
     size_t rows, d, dv;
+    size_t ldq;                /* dwords of a row of q */
     size_t pos;                /* query position of row 0 */
     const char *keys, *values; /* of the head */
 };
@@ -242,7 +192,7 @@ static void block_scores(const struct mg_attention *op, struct block *b, size_t 
     l.at[1] = LINE_VECTORS == 1 ? tile : 32;
     for (size_t p = 0; p < n; p += NR) {
         l.b = b->keys + (first + p) / 16 * tile;
-        line_product[pairs][count](b->q + r * b->d, b->d, &l, b->scores + p, LD_SCORES, false);
+        line_product[pairs][count](b->q + r * b->ldq, b->ldq, &l, b->scores + p, LD_SCORES, false);
     }
 }
 
@@ -273,47 +223,24 @@ static void block_rows(const struct mg_attention *op, struct block *b, size_t r,
     n = mg_min_size(n, last - first);
     block_scores(op, b, r, count, first, n);
     for (size_t i = 0; i < count; i++) {
-        float *s = b->scores + i * LD_SCORES, *top = b->top + r + i, *total = b->total + r + i;
+        float *s = b->scores + i * LD_SCORES, *sums = b->sums + (r + i) * b->dv;
         size_t see = visible(op, b->pos + (r + i) / group);
         see = see > first ? mg_min_size(n, see - first) : 0;
-        float old = *top;
-        *top = raise_top(s, see, old);
-        float sum = exp_row(s, see, n, *top);
-        if (first && *top > old) {
-            float shrink[VL];
-            v_store(shrink, v_exp_below(v_set(old - *top)));
-            *total *= shrink[0];
-            scale_row(b->sums + (r + i) * b->dv, b->dv, shrink[0]);
-        }
-        *total = first ? *total + sum : sum;
+        if (DOT && op->kv_type == MG_BF16) /* an odd last one has a zero beside it */
+            soften(s, see, n + n % 2, b->top + r + i, b->total + r + i, sums, b->dv, !first, true);
+        else
+            soften(s, see, n, b->top + r + i, b->total + r + i, sums, b->dv, !first, false);
     }
     block_sums(op, b, r, count, first, n);
-}
-
-/* out = sums / total */
-INLINE void store_row(const float *sums, float total, float *out, size_t d) {
-    vf r = v_set(1.0f / total);
-    size_t j = 0;
-    for (; j + VL <= d; j += VL) v_store(out + j, v_mul(v_load(sums + j), r));
-    if (j < d) v_store_n(out + j, v_mul(v_load_n(sums + j, d - j), r), d - j);
-}
-
-INLINE float *out_row(const struct mg_attention *op, size_t g, size_t pos, size_t r) {
-    size_t group = group_size(op);
-    return op->out + (pos + r / group) * op->ldo + (g * group + r % group) * op->head_dim;
-}
-
-INLINE float *carve(float **at, size_t n) {
-    float *p = *at;
-    *at += mg_round_up(n, 16);
-    return p;
 }
 
 static void attention(const struct mg_attention *op, size_t task, void *memory) {
     size_t per = block_positions(op), blocks = (op->n_q + per - 1) / per;
     size_t g = task / blocks, group = group_size(op);
     size_t at = g * op->head_stride_kv * mg_dtype_size(op->kv_type);
+    bool half = DOT && op->kv_type == MG_BF16;
     struct block b = {.d = op->head_dim,
+                      .ldq = half ? op->head_dim / 2 : op->head_dim,
                       .dv = mg_kv_width(op->head_dim),
                       .pos = task % blocks * per,
                       .keys = (const char *)op->k + at,
@@ -326,7 +253,10 @@ static void attention(const struct mg_attention *op, size_t task, void *memory) 
     b.sums = carve(&scratch, b.rows * b.dv);
     b.top = carve(&scratch, b.rows);
     b.total = carve(&scratch, b.rows);
-    load_queries(op, g, b.pos, positions, b.q);
+    if (half)
+        load_queries(op, g, b.pos, positions, b.q, true);
+    else
+        load_queries(op, g, b.pos, positions, b.q, false);
     for (size_t r = 0; r < b.rows; r++) b.top[r] = -INFINITY;
     size_t end = visible(op, b.pos + positions - 1);
     for (size_t first = 0; first < end; first += KEYS) {
@@ -343,8 +273,8 @@ static void attention(const struct mg_attention *op, size_t task, void *memory) 
     }
 }
 
-static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
-                     void *values, size_t pos) {
+static void store_one(enum mg_dtype type, const float *k, const float *v, size_t d, void *keys,
+                      void *values, size_t pos) {
     if (type != MG_BF16) {
         float *to = (float *)keys + mg_kv_key_place(type, d, pos, 0);
         for (size_t j = 0; j < d; j++) to[16 * j] = k[j];
@@ -363,11 +293,47 @@ static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t 
     }
 }
 
+/* VL positions from a multiple of VL on in bf16, d a multiple of 2 VL: whole vectors of lines. */
+static void store_vectors(const float *k, const float *v, size_t ld, size_t d, uint16_t *keys,
+                          uint16_t *values, size_t pos) {
+    char *to = (char *)(keys + mg_kv_key_place(MG_BF16, d, pos, 0));
+    for (size_t j = 0; j < d; j += 2 * VL) {
+        vf r[VL];
+        UNROLL for (int i = 0; i < VL; i++) {
+            const float *row = k + (size_t)i * ld + j;
+            r[i] = v_pairs_bf16(v_load(row), v_load(row + VL));
+        }
+        v_transpose(r);
+        UNROLL for (int i = 0; i < VL; i++)
+            v_store((float *)(void *)(to + (j / 2 + (size_t)i) * 64), r[i]);
+    }
+    for (size_t i = 0; i < VL; i += 2, v += 2 * ld) {
+        uint16_t *pair = values + mg_kv_value_place(MG_BF16, d, pos + i, 0);
+        for (size_t j = 0; j < d; j += VL)
+            v_store((float *)(void *)(pair + 2 * j), v_zip_bf16(v_load(v + j), v_load(v + ld + j)));
+    }
+}
+
+static void store_kv(enum mg_dtype type, const float *k, const float *v, size_t ld, size_t d,
+                     void *keys, void *values, size_t pos, size_t n) {
+    size_t i = 0;
+    while (i < n) {
+        if (type == MG_BF16 && d % (2 * VL) == 0 && (pos + i) % VL == 0 && n - i >= VL) {
+            store_vectors(k + i * ld, v + i * ld, ld, d, keys, values, pos + i);
+            i += VL;
+        } else {
+            store_one(type, k + i * ld, v + i * ld, d, keys, values, pos + i);
+            i++;
+        }
+    }
+}
+
 INLINE void init_attention(struct mg_kernels *t) {
     t->store_kv = store_kv;
     t->attention_tasks = attention_tasks;
     t->attention_scratch = attention_scratch;
     t->attention = attention;
+    t->attention_bf16 = DOT;
 }
 
 #endif

@@ -2,4 +2,18 @@
 #include "kernels/x86/attention.h"
 #include "kernels/x86/x86.h"
 
-void mg_avx512_init_attention(struct mg_kernels *t) { init_attention(t); }
+size_t mg_avx512_attention_tasks(const struct mg_attention *op) {
+    return attention_tasks(op);
+}
+
+size_t mg_avx512_attention_scratch(const struct mg_attention *op) {
+    return attention_scratch(op);
+}
+
+void mg_avx512_attention(const struct mg_attention *op, size_t task, void *scratch) {
+    attention(op, task, scratch);
+}
+
+void mg_avx512_init_attention(struct mg_kernels *t) {
+    init_attention(t);
+}

@@ -65,6 +65,13 @@ INLINE vi i_pairs8(vi a, vi b) {
 INLINE vi i_pick8(__m128i table, vi at) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), at);
 }
+/* In each 128 bits: their bytes `at`. */
+INLINE vi i_pick_own8(vi a, __m128i at) {
+    return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(at));
+}
+INLINE vi i_sub8(vi a, vi b) {
+    return _mm512_sub_epi8(a, b);
+}
 /* VL signed bytes as lanes. */
 INLINE vi i_widen8(const void *p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(p));
@@ -121,6 +128,12 @@ INLINE vi i_pairs8(vi a, vi b) {
 INLINE vi i_pick8(__m128i table, vi at) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), at);
 }
+INLINE vi i_pick_own8(vi a, __m128i at) {
+    return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(at));
+}
+INLINE vi i_sub8(vi a, vi b) {
+    return _mm256_sub_epi8(a, b);
+}
 INLINE vi i_widen8(const void *p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(p));
 }
@@ -147,22 +160,30 @@ INLINE vi sub_scales(const char *sub) {
     return i_or(i_left(s, 16), i_and(s, i_set(0xffff)));
 }
 
+/* sub * (nibble - 8) of a line of nibbles 0..15 in the low halves of bytes; sub8: sub * 8. Even and
+ * odd bytes are multiplied apart, each with a zero beside it. */
+INLINE vi widen_line(vi two, vi sub, vi sub8) {
+    vi even = i_pairs8(i_and(two, i_set(0x000f000f)), sub);
+    vi odd = i_pairs8(i_and(two, i_set(0x0f000f00)), sub);
+    return i_sub8(i_or(i_and(even, i_set(0x00ff00ff)), i_left16(odd, 8)), sub8);
+}
+
 /* A block of an INT4 panel as INT8. */
 INLINE void widen_block(const char *w, char *out) {
-    for (int t = 0; t < 2; t++) {
-        for (int i = 0; i < 8; i++) {
+    const __m128i first = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+    for (int t = 0; t < 2; t++)
+        for (int g = 0; g < 2; g++) {
             UNROLL for (int v = 0; v < LINE_V; v++) {
-                vi sub = sub_scales(w + t * 32 + i / 4 * 16 + v * VL), half[2];
-                nibbles(w + 64 + t * 512 + i * 64 + v * VEC, &half[0], &half[1]);
-                UNROLL for (int h = 0; h < 2; h++) {
-                    vi even = i_mul16(i_signed16(i_left16(half[h], 8), 8), sub);
-                    vi odd = i_mul16(i_signed16(half[h], 8), sub);
-                    vi both = i_or(i_and(even, i_set(0x00ff00ff)), i_left16(odd, 8));
-                    i_store(out + t * 1024 + (2 * i + h) * 64 + v * VEC, both);
+                vi sub = i_pick_own8(i_widen8(w + t * 32 + g * 16 + v * VL), first);
+                vi sub8 = i_and(i_left16(sub, 3), i_set((int)0xf8f8f8f8u));
+                UNROLL for (int i = 4 * g; i < 4 * g + 4; i++) {
+                    vi two = i_load(w + 64 + t * 512 + i * 64 + v * VEC);
+                    char *to = out + t * 1024 + i * 128 + v * VEC;
+                    i_store(to, widen_line(two, sub, sub8));
+                    i_store(to + 64, widen_line(i_right16(two, 4), sub, sub8));
                 }
             }
         }
-    }
 }
 
 /* Fetches the block AHEAD bytes on, where that is before `end`. */

@@ -54,12 +54,7 @@ static size_t amx_scratch(const struct mg_matmul *op) {
 INLINE vf load_pairs(enum mg_dtype type, const char *row, size_t i, size_t n) {
     vf lo = v_load_type(type, row, i, n), hi = v_zero();
     if (n > VL) hi = v_load_type(type, row, i + VL, n - VL);
-#if defined(__AVX512F__)
-    vi low = _mm512_castsi256_si512(narrow_bf16(lo));
-    return _mm512_castsi512_ps(_mm512_inserti64x4(low, narrow_bf16(hi), 1));
-#else
-    return _mm256_castsi256_ps(_mm256_set_m128i(narrow_bf16(hi), narrow_bf16(lo)));
-#endif
+    return v_pairs_bf16(lo, hi);
 }
 
 INLINE vf load_bf16_pairs(const char *row, size_t i) {

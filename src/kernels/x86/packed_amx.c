@@ -2,11 +2,12 @@
  *
  * A packed tile is a tile B as it lies, 16 rows of x are a tile A as they lie. 32 rows by a panel
  * are 2 x 2 tiles of sums, which stay in tiles over all of k; the last rows have a configuration
- * with their true number. The tiles leave the vector units free: meanwhile the task's next panel is
- * fetched, or (INT4) widened to INT8 into the other of two buffers in scratch, a share at each
- * step. Few rows are limited by memory and go to vnni.
+ * with their true number. The tiles leave the vector units free: meanwhile, a share at each step,
+ * the sums of the 32 rows before become results, and the task's next panel is fetched, or (INT4)
+ * widened to INT8 into the other of two buffers in scratch. Without that the results take as long
+ * as the sums. Few rows are limited by memory and go to vnni.
  *
- *   scratch, INT4:  two panels as INT8
+ *   scratch:  two blocks of sums [32][32]; INT4: two panels as INT8
  */
 #include "kernels/x86/ivec.h"
 #include "kernels/x86/packed_finish.h"
@@ -19,39 +20,62 @@ enum { FEW8 = 0, FEW4 = 0 }; /* so that tiles are tested with few rows too */
 #define FEW_MATMUL mg_avx2_packed_matmul
 #define FEW_SCRATCH mg_avx2_packed_scratch
 #else
-/* Where vnni reaches the speed of memory, and reads nibbles in place. */
-enum { FEW8 = 8, FEW4 = 6 };
+/* Where vnni reaches the speed of memory (4 rows: 90 % of it, tiles 100), and reads nibbles in
+ * place. */
+enum { FEW8 = 2, FEW4 = 6 };
 #define FEW_MATMUL mg_vnni_packed_matmul
 #define FEW_SCRATCH mg_vnni_packed_scratch
 #endif
 
 enum { MR = 32, MOST_PANELS = 8, TILE = 1024 };
+/* Rows of x that meet all panels of a task before the next: they stay in L2 (2 MB where there is
+ * AMX). 676 rows of 4096 are more than that: 28 % of the tiles' peak, 55 % in parts. */
+enum { ROWS_BYTES = 5 << 18 };
 
-/* The next panel, made ready in equal shares by the steps of all groups of rows. */
-struct ahead {
-    const char *from, *end; /* what is left of it; equal when there is none */
-    char *to;               /* INT4: where the next block goes as INT8; else NULL */
-    size_t share;           /* INT8: bytes to fetch at each step */
-    size_t groups, steps;   /* INT4: a block every `groups` steps; steps since the last */
+enum { FINISH_ROWS = 2 };
+
+/* What is done beside the tiles' work. */
+struct beside {
+    /* Sums that wait to become results: rows at .. end-1 of a panel. */
+    const struct mg_packed_matmul *op;
+    const int32_t *sums; /* of row `at` */
+    size_t task, panel, at, end;
+    size_t period, wait; /* FINISH_ROWS of them every `period` steps; steps until the next */
+    /* The next panel, made ready in equal shares by the steps of all groups of rows. */
+    const char *from, *from_end; /* what is left of it; equal when there is none */
+    char *to;                    /* INT4: where the next block goes as INT8; else NULL */
+    size_t share;                /* INT8: bytes to fetch at each step */
+    size_t groups, steps;        /* INT4: a block every `groups` steps; steps since the last */
 };
 
-INLINE void step_ahead(struct ahead *a) {
-    if (a->from == a->end) return;
-    if (!a->to) {
-        const char *stop = a->from + mg_min_size(a->share, (size_t)(a->end - a->from));
-        for (; a->from < stop; a->from += 64) _mm_prefetch(a->from, _MM_HINT_T1);
-    } else if (++a->steps == a->groups) {
-        a->steps = 0;
-        prefetch_block(a->from, a->end, BLOCK4);
-        widen_block(a->from, a->to);
-        a->from += BLOCK4;
-        a->to += BLOCK8;
+INLINE void finish_some(struct beside *s, size_t rows) {
+    rows = mg_min_size(rows, s->end - s->at);
+    finish_panel(s->op, s->task, s->panel, s->at, rows, s->sums);
+    s->at += rows;
+    s->sums += rows * MG_PANEL;
+}
+
+INLINE void step_beside(struct beside *s) {
+    if (s->at < s->end && --s->wait == 0) {
+        finish_some(s, FINISH_ROWS);
+        s->wait = s->period;
+    }
+    if (s->from == s->from_end) return;
+    if (!s->to) {
+        const char *stop = s->from + mg_min_size(s->share, (size_t)(s->from_end - s->from));
+        for (; s->from < stop; s->from += 64) _mm_prefetch(s->from, _MM_HINT_T1);
+    } else if (++s->steps == s->groups) {
+        s->steps = 0;
+        prefetch_block(s->from, s->from_end, BLOCK4);
+        widen_block(s->from, s->to);
+        s->from += BLOCK4;
+        s->to += BLOCK8;
     }
 }
 
 /* sums[rows][32] of 17..32 rows over an INT8 panel; end: of what may be fetched ahead. */
 static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
-                    struct ahead *ahead, int32_t *sums) {
+                    struct beside *beside, int32_t *sums) {
     const size_t line = MG_PANEL * sizeof *sums;
     const uint8_t *x1 = x + MG_TILE * ldx;
     tile_zero(0);
@@ -68,7 +92,7 @@ static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, 
         tile_load(5, x1, ldx);
         tile_dot_int8(2, 5, 6);
         tile_dot_int8(3, 5, 7);
-        step_ahead(ahead);
+        step_beside(beside);
     }
     tile_store(0, sums, line);
     tile_store(1, sums + MG_TILE, line);
@@ -78,7 +102,7 @@ static void rows_32(const uint8_t *x, size_t ldx, const char *w, size_t blocks, 
 
 /* The same of 1..16 rows. */
 static void rows_16(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
-                    struct ahead *ahead, int32_t *sums) {
+                    struct beside *beside, int32_t *sums) {
     const size_t line = MG_PANEL * sizeof *sums;
     tile_zero(0);
     tile_zero(1);
@@ -89,7 +113,7 @@ static void rows_16(const uint8_t *x, size_t ldx, const char *w, size_t blocks, 
         tile_dot_int8(0, 4, 6);
         tile_load(7, w + TILE, 64);
         tile_dot_int8(1, 4, 7);
-        step_ahead(ahead);
+        step_beside(beside);
     }
     tile_store(0, sums, line);
     tile_store(1, sums + MG_TILE, line);
@@ -109,22 +133,65 @@ static size_t amx_tasks(const struct mg_packed_matmul *op) {
     return few(op) ? packed_tasks(op) : (mg_packed_panels(op->w) + per - 1) / per;
 }
 
+#define SUMS_BYTES (2 * MR * MG_PANEL * sizeof(int32_t))
+
 static size_t amx_scratch(const struct mg_packed_matmul *op) {
     if (few(op)) return FEW_SCRATCH(op);
-    return op->w->kind == MG_PACK_INT4 ? 2 * mg_packed_panel_bytes(MG_PACK_INT8, op->w->k) : 0;
+    bool is4 = op->w->kind == MG_PACK_INT4;
+    return SUMS_BYTES + (is4 ? 2 * mg_packed_panel_bytes(MG_PACK_INT8, op->w->k) : 0);
 }
 
-/* All rows of x with one panel as INT8, *configured: rows of the tiles now. */
-static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, const char *w,
-                      const char *end, struct ahead *ahead, size_t *configured) {
+/* A task: its panels for some rows of x, then for the next. */
+struct product {
+    const struct mg_packed_matmul *op;
+    struct beside beside;
+    size_t first, last; /* panels */
+    size_t configured;  /* rows of the tiles now */
+    int32_t *sums;      /* two blocks of [32][32] */
+    bool odd;           /* the second one is next */
+};
+
+/* Rows row .. end-1 of x with one panel as INT8. The last rows' sums are left to the next steps,
+ * which take the other block of sums. fetch_end: of what may be fetched ahead. */
+static void one_panel(struct product *p, size_t row, size_t end, size_t panel, const char *w,
+                      const char *fetch_end) {
+    const struct mg_packed_matmul *op = p->op;
+    struct beside *beside = &p->beside;
     size_t blocks = mg_packed_blocks(op->w->k);
-    _Alignas(64) int32_t sums[MR * MG_PANEL];
-    for (size_t row = 0; row < op->m; row += MR) {
-        size_t rows = mg_min_size(MR, op->m - row);
-        if (rows != *configured) tile_configure_rows(*configured = rows);
-        (rows > MG_TILE ? rows_32 : rows_16)(op->x + row * op->ldx, op->ldx, w, blocks,
-                                             row ? NULL : end, ahead, sums);
-        finish_panel(op, task, panel, row, rows, sums);
+    for (; row < end; row += MR, fetch_end = NULL, p->odd = !p->odd) {
+        size_t rows = mg_min_size(MR, end - row);
+        int32_t *to = p->sums + (p->odd ? MR * MG_PANEL : 0);
+        if (rows != p->configured) tile_configure_rows(p->configured = rows);
+        (rows > MG_TILE ? rows_32 : rows_16)(op->x + row * op->ldx, op->ldx, w, blocks, fetch_end,
+                                             beside, to);
+        finish_some(beside, MR); /* what few steps have left */
+        beside->panel = panel;
+        beside->at = row;
+        beside->end = row + rows;
+        beside->sums = to;
+        beside->wait = beside->period;
+    }
+}
+
+/* All panels of the task for rows row .. end-1. */
+static void some_rows(struct product *p, size_t row, size_t end, char *panels) {
+    const struct mg_packed *m = p->op->w;
+    bool is4 = m->kind == MG_PACK_INT4;
+    size_t bytes = mg_packed_panel_bytes(m->kind, m->k), blocks = mg_packed_blocks(m->k);
+    size_t wide = blocks * BLOCK8, groups = (end - row + MR - 1) / MR;
+    const char *w = (const char *)m->data + p->first * bytes;
+    struct beside *beside = &p->beside;
+    beside->share = ((BLOCK8 + groups - 1) / groups + 63) & ~(size_t)63;
+    beside->groups = groups;
+    if (is4) widen_panel(w, blocks, w + bytes, panels);
+    for (size_t panel = p->first; panel < p->last; panel++, w += bytes) {
+        bool more = panel + 1 < p->last, odd = (panel - p->first) % 2;
+        beside->from = w + bytes;
+        beside->from_end = w + bytes + (more && (is4 || !row) ? bytes : 0);
+        beside->to = is4 ? panels + (odd ? 0 : wide) : NULL;
+        beside->steps = 0;
+        one_panel(p, row, end, panel, is4 ? panels + (odd ? wide : 0) : w,
+                  !is4 && panel == p->first ? w + bytes : NULL);
     }
 }
 
@@ -133,26 +200,17 @@ static void amx_matmul(const struct mg_packed_matmul *op, size_t task, void *scr
         FEW_MATMUL(op, task, scratch);
         return;
     }
-    size_t per = many_panels(op), first = task * per, configured = 0;
-    size_t last = mg_min_size(first + per, mg_packed_panels(op->w));
-    size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k),
-           blocks = mg_packed_blocks(op->w->k);
-    size_t wide = blocks * BLOCK8, groups = (op->m + MR - 1) / MR;
-    bool is4 = op->w->kind == MG_PACK_INT4;
-    const char *w = (const char *)op->w->data + first * bytes;
-    begin_top(op, task, first);
-    if (is4) widen_panel(w, blocks, w + bytes, scratch);
-    for (size_t panel = first; panel < last; panel++, w += bytes) {
-        bool more = panel + 1 < last, odd = (panel - first) % 2;
-        struct ahead ahead = {.from = w + bytes,
-                              .end = w + bytes + (more ? bytes : 0),
-                              .to = is4 ? (char *)scratch + (odd ? 0 : wide) : NULL,
-                              .share = ((BLOCK8 + groups - 1) / groups + 63) & ~(size_t)63,
-                              .groups = groups};
-        one_panel(op, task, panel, is4 ? (char *)scratch + (odd ? wide : 0) : w,
-                  !is4 && panel == first ? w + bytes : NULL, &ahead, &configured);
-    }
-    if (configured) tile_release();
+    size_t per = many_panels(op), blocks = mg_packed_blocks(op->w->k);
+    struct product p = {.op = op, .first = task * per, .sums = scratch};
+    p.last = mg_min_size(p.first + per, mg_packed_panels(op->w));
+    p.beside = (struct beside){
+        .op = op, .task = task, .period = mg_max_size(1, blocks * FINISH_ROWS / MR)};
+    begin_top(op, task, p.first);
+    size_t chunk = mg_max_size(MR, ROWS_BYTES / mg_max_size(1, op->ldx) / MR * MR);
+    for (size_t row = 0; row < op->m; row += chunk)
+        some_rows(&p, row, mg_min_size(op->m, row + chunk), (char *)scratch + SUMS_BYTES);
+    finish_some(&p.beside, MR);
+    if (p.configured) tile_release();
 }
 
 void mg_amx_init_packed(struct mg_kernels *t) {

@@ -208,21 +208,58 @@ INLINE void finish_top(const struct mg_packed *w, const struct mg_row_scale *xs,
             *top = (struct mg_top){p[c], (uint32_t)(panel * MG_PANEL + c)};
 }
 
+/* Whole panels of rows without loud blocks, what belongs to the panel in registers. */
+INLINE void finish_whole(const enum mg_epilogue epilogue, const struct mg_packed *w,
+                         const struct mg_row_scale *xs, size_t panel, const int32_t *sums,
+                         const float *bias, float *y) {
+    enum { V = MG_PANEL / VL };
+    const int32_t *w_sum = w->sum + panel * MG_PANEL;
+    const float *w_scale = w->scale + panel * MG_PANEL;
+    vf p[V];
+    UNROLL for (int v = 0; v < V; v++) {
+        vi s = v_sub_scaled(v_load_int(sums + v * VL), v_load_int(w_sum + v * VL), xs->zero);
+        p[v] = v_mul(v_from_int(s), v_mul(v_load(w_scale + v * VL), v_set(xs->scale)));
+    }
+    if (epilogue == MG_EPI_SWIGLU) {
+        UNROLL for (int v = 0; v < V / 2; v++)
+            v_store(y + v * VL, v_mul(v_silu(p[v]), p[V / 2 + v]));
+        return;
+    }
+    UNROLL for (int v = 0; v < V; v++) {
+        if (bias) p[v] = v_add(p[v], v_load(bias + v * VL));
+        if (epilogue == MG_EPI_ADD) p[v] = v_add(v_load(y + v * VL), p[v]);
+        if (epilogue == MG_EPI_GELU_TANH) p[v] = v_gelu_tanh(p[v]);
+        v_store(y + v * VL, p[v]);
+    }
+}
+
 /* Rows row .. row+rows-1 of a panel from sums [rows][32]. */
 static void finish_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, size_t row,
                          size_t rows, const int32_t *sums) {
     size_t width = mg_packed_width(op->w), first = panel * width;
     size_t n = mg_min_size(width, op->w->n - first);
     const float *bias = op->bias ? op->bias + first : NULL;
+    bool whole = n == width && op->epilogue != MG_EPI_TOP && op->epilogue != MG_EPI_GELU_ERF;
     for (size_t r = 0; r < rows; r++, sums += MG_PANEL) {
         const struct mg_row_scale *xs = &op->xs[row + r];
+        float *y = op->y + (row + r) * op->ldy + first;
+        if (whole && !xs->n_loud) {
+            switch (op->epilogue) {
+            case MG_EPI_ADD: finish_whole(MG_EPI_ADD, op->w, xs, panel, sums, bias, y); break;
+            case MG_EPI_GELU_TANH:
+                finish_whole(MG_EPI_GELU_TANH, op->w, xs, panel, sums, bias, y);
+                break;
+            case MG_EPI_SWIGLU: finish_whole(MG_EPI_SWIGLU, op->w, xs, panel, sums, NULL, y); break;
+            default: finish_whole(MG_EPI_STORE, op->w, xs, panel, sums, bias, y); break;
+            }
+            continue;
+        }
         struct loud room;
         const struct loud *loud = loud_sums(op->w, panel, op->x + (row + r) * op->ldx, xs, &room);
         if (op->epilogue == MG_EPI_TOP)
             finish_top(op->w, xs, panel, sums, loud, bias, n, &op->top[task * op->m + row + r]);
         else
-            finish_store(op->epilogue, op->w, xs, panel, sums, loud, bias,
-                         op->y + (row + r) * op->ldy + first, n);
+            finish_store(op->epilogue, op->w, xs, panel, sums, loud, bias, y, n);
     }
 }
 

@@ -55,20 +55,17 @@ INLINE void store_block(uint8_t *to, const vi v[64 / VL], bool sign) {
 }
 
 /* Least and largest value of one block, 0 among them. */
-INLINE unsigned block_range(enum values which, vf level, const float *x, size_t j, size_t k,
-                            float *low, float *high) {
+INLINE void block_range(enum values which, vf level, const float *x, size_t j, size_t k, float *low,
+                        float *high) {
     vf l = v_zero(), h = v_zero();
-    unsigned bad = 0;
     for (size_t end = j + MG_PACK_K < k ? j + MG_PACK_K : k; j < end; j += VL) {
         vf v = end - j >= VL ? v_load(x + j) : v_load_n(x + j, end - j);
-        bad |= v_inf_nan_bits(v);
         v = only(which, v, level);
         l = v_min(v, l);
         h = v_max(v, h);
     }
     *low = -v_top(v_sub(v_zero(), l));
     *high = v_top(h);
-    return bad;
 }
 
 static void loud_blocks(const float *x, size_t k, float top, vf level, struct mg_row_scale *xs,
@@ -84,22 +81,57 @@ static void loud_blocks(const float *x, size_t k, float top, vf level, struct mg
     }
 }
 
+/* Whether at most `most` blocks have a value of more than half the row's largest magnitude:
+ * otherwise mg_loud_pick picks none, since it wants the rest to be twice as quiet. Rows of a common
+ * kind are through after a few blocks. */
+INLINE bool may_be_loud(const float *x, size_t k, size_t most, float loudest) {
+    vf limit = v_set(loudest);
+    for (size_t j = 0, found = 0; j < k; j += MG_PACK_K) {
+        vf top = v_zero();
+        for (size_t i = j; i < j + MG_PACK_K && i < k; i += VL)
+            top = v_max(top, v_abs(k - i >= VL ? v_load(x + i) : v_load_n(x + i, k - i)));
+        found += v_less_bits(limit, v_add(top, top)) != 0;
+        if (found > most) return false;
+    }
+    return true;
+}
+
+/* Least and largest value of a row, 0 among them, and whether any isn't finite. */
+INLINE bool row_range(const float *x, size_t k, float *low, float *high) {
+    vf l = v_zero(), h = v_zero(), l2 = v_zero(), h2 = v_zero();
+    unsigned bad = 0;
+    size_t j = 0;
+    for (; j + 2 * VL <= k; j += 2 * VL) {
+        vf a = v_load(x + j), b = v_load(x + j + VL);
+        bad |= v_inf_nan_bits(a) | v_inf_nan_bits(b);
+        l = v_min(a, l), h = v_max(a, h);
+        l2 = v_min(b, l2), h2 = v_max(b, h2);
+    }
+    for (; j < k; j += VL) {
+        vf a = k - j >= VL ? v_load(x + j) : v_load_n(x + j, k - j);
+        bad |= v_inf_nan_bits(a);
+        l = v_min(a, l), h = v_max(a, h);
+    }
+    *low = -v_top(v_sub(v_zero(), v_min(l, l2)));
+    *high = v_top(v_max(h, h2));
+    return bad;
+}
+
 static void quantise_row(const float *x, uint8_t *q, struct mg_row_scale *xs, size_t k) {
     size_t blocks = mg_packed_blocks(k), most = mg_packed_max_loud(k);
     float top[MG_MAX_LOUD_BLOCKS], low[MG_MAX_LOUD_BLOCKS], high[MG_MAX_LOUD_BLOCKS];
     float least = 0, largest = 0, loudest = 0, inverse = 0, limit = INFINITY;
     vf none = v_zero();
-    unsigned bad = 0;
     *xs = (struct mg_row_scale){0};
-    for (size_t b = 0; b < blocks; b++) {
-        size_t at = b % MG_MAX_LOUD_BLOCKS;
-        bad |= block_range(ALL, none, x, b * MG_PACK_K, k, &low[at], &high[at]);
-        top[at] = high[at] > -low[at] ? high[at] : -low[at];
-        loudest = top[at] > loudest ? top[at] : loudest;
-        least = low[at] < least ? low[at] : least;
-        largest = high[at] > largest ? high[at] : largest;
+    bool bad = row_range(x, k, &least, &largest);
+    loudest = largest > -least ? largest : -least;
+    if (!bad && most && may_be_loud(x, k, most, loudest)) {
+        for (size_t b = 0; b < blocks; b++) {
+            block_range(ALL, none, x, b * MG_PACK_K, k, &low[b], &high[b]);
+            top[b] = high[b] > -low[b] ? high[b] : -low[b];
+        }
+        xs->n_loud = (uint16_t)mg_loud_pick(top, blocks, most, xs->loud, &limit);
     }
-    if (!bad && most) xs->n_loud = (uint16_t)mg_loud_pick(top, blocks, most, xs->loud, &limit);
     vf level = v_set(limit);
     if (xs->n_loud) {
         for (size_t i = 0; i < xs->n_loud; i++) {

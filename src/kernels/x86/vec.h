@@ -59,6 +59,8 @@ INLINE vf v_first_else(size_t n, vf b, vf a) {
 }
 /* Bit i: a[i] == b[i] */
 INLINE unsigned v_equal_bits(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+/* Bit i: a[i] < b[i] */
+INLINE unsigned v_less_bits(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 INLINE unsigned v_inf_nan_bits(vf a) {
     vi e = _mm512_set1_epi32(0x7f800000);
     return _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_castps_si512(a), e), e);
@@ -105,6 +107,17 @@ INLINE __m256i narrow_bf16(vf a) {
 INLINE void v_store_bf16(uint16_t *p, vf a) { _mm256_storeu_si256((__m256i *)p, narrow_bf16(a)); }
 INLINE void v_store_bf16_n(uint16_t *p, vf a, size_t n) {
     _mm256_mask_storeu_epi16(p, first_n(n), narrow_bf16(a));
+}
+
+/* The bf16 of lo and then hi, in lanes of two. */
+INLINE vf v_pairs_bf16(vf lo, vf hi) {
+    vi low = _mm512_castsi256_si512(narrow_bf16(lo));
+    return _mm512_castsi512_ps(_mm512_inserti64x4(low, narrow_bf16(hi), 1));
+}
+/* Lanes of two bf16, one of lo and one of hi. */
+INLINE vf v_zip_bf16(vf lo, vf hi) {
+    return _mm512_castsi512_ps(
+        _mm512_or_si512(_mm512_srli_epi32(bf16_bits(lo), 16), bf16_bits(hi)));
 }
 
 /* r[i][j] <-> r[j][i] */
@@ -174,6 +187,9 @@ INLINE vf v_first_else(size_t n, vf b, vf a) {
 INLINE unsigned v_equal_bits(vf a, vf b) {
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ));
 }
+INLINE unsigned v_less_bits(vf a, vf b) {
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
 INLINE unsigned v_inf_nan_bits(vf a) {
     vi e = _mm256_set1_epi32(0x7f800000);
     vi is = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(a), e), e);
@@ -234,6 +250,14 @@ INLINE void v_store_bf16_n(uint16_t *p, vf a, size_t n) {
     uint16_t t[8];
     _mm_storeu_si128((__m128i *)t, narrow_bf16(a));
     for (size_t i = 0; i < n; i++) p[i] = t[i];
+}
+
+INLINE vf v_pairs_bf16(vf lo, vf hi) {
+    return _mm256_castsi256_ps(_mm256_set_m128i(narrow_bf16(hi), narrow_bf16(lo)));
+}
+INLINE vf v_zip_bf16(vf lo, vf hi) {
+    return _mm256_castsi256_ps(
+        _mm256_or_si256(_mm256_srli_epi32(bf16_bits(lo), 16), bf16_bits(hi)));
 }
 
 INLINE void v_transpose(vf r[VL]) {

@@ -33,7 +33,16 @@ void mg_amx_init_packed(struct mg_kernels *t);
 /* The AMX files compiled for AVX2 with the stand-in of tile.h, in the kernel test only. */
 void mg_standin_init_packed(struct mg_kernels *t);
 void mg_standin_init_matmul(struct mg_kernels *t);
+void mg_standin_init_attention(struct mg_kernels *t);
 void mg_avx2_init_attention(struct mg_kernels *t);
 void mg_avx512_init_attention(struct mg_kernels *t);
+size_t mg_avx2_attention_tasks(const struct mg_attention *op);
+size_t mg_avx2_attention_scratch(const struct mg_attention *op);
+void mg_avx2_attention(const struct mg_attention *op, size_t task, void *scratch);
+size_t mg_avx512_attention_tasks(const struct mg_attention *op);
+size_t mg_avx512_attention_scratch(const struct mg_attention *op);
+void mg_avx512_attention(const struct mg_attention *op, size_t task, void *scratch);
+void mg_bf16_init_attention(struct mg_kernels *t);
+void mg_amx_init_attention(struct mg_kernels *t);
 
 #endif

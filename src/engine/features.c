@@ -1,0 +1,65 @@
+/* engine/features.c - see features.h. Some dozens of entries: a list is searched. */
+#include "engine/features.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void unlink_entry(struct mg_feature_cache *c, struct mg_feature *f) {
+    *(f->newer ? &f->newer->older : &c->newest) = f->older;
+    *(f->older ? &f->older->newer : &c->oldest) = f->newer;
+    f->newer = f->older = NULL;
+}
+
+static void link_newest(struct mg_feature_cache *c, struct mg_feature *f) {
+    f->newer = NULL;
+    f->older = c->newest;
+    *(c->newest ? &c->newest->newer : &c->oldest) = f;
+    c->newest = f;
+}
+
+struct mg_feature *mg_feature_find(struct mg_feature_cache *c, const uint8_t *key) {
+    c->queries++;
+    for (struct mg_feature *f = c->newest; f; f = f->older)
+        if (memcmp(f->key, key, sizeof f->key) == 0) {
+            unlink_entry(c, f);
+            link_newest(c, f);
+            f->refs++;
+            c->hits++;
+            return f;
+        }
+    return NULL;
+}
+
+void mg_feature_release(struct mg_feature *f) {
+    if (!f || --f->refs) return;
+    mg_picture_free(&f->picture);
+    free(f);
+}
+
+void mg_feature_cache_shrink(struct mg_feature_cache *c, size_t budget) {
+    while (c->oldest && c->bytes > budget) {
+        struct mg_feature *f = c->oldest;
+        unlink_entry(c, f);
+        c->bytes -= f->bytes;
+        c->n--;
+        mg_feature_release(f);
+    }
+}
+
+struct mg_feature *mg_feature_put_take(struct mg_feature_cache *c, const uint8_t *key,
+                                       struct mg_picture *picture) {
+    struct mg_feature *f = calloc(1, sizeof *f);
+    if (!f) return NULL;
+    memcpy(f->key, key, sizeof f->key);
+    f->picture = *picture;
+    *picture = (struct mg_picture){0};
+    f->bytes = f->picture.n_map * f->picture.n_token * f->picture.width * sizeof(float);
+    f->refs = 1;
+    if (!c || f->bytes > c->budget) return f;
+    mg_feature_cache_shrink(c, c->budget - f->bytes);
+    f->refs++;
+    link_newest(c, f);
+    c->bytes += f->bytes;
+    c->n++;
+    return f;
+}

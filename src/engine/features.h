@@ -1,0 +1,38 @@
+/* engine/features.h - pictures that were encoded, kept for the next question about them.
+ *
+ * The key is SHA-256 over all that makes the features (mg_chat_add_image_as). Entries are shared by
+ * counting, dropped least recently used first when over the budget, and put in only after the
+ * vision tower has succeeded. Engine's thread only; no I/O.
+ */
+#ifndef MG_ENGINE_FEATURES_H
+#define MG_ENGINE_FEATURES_H
+
+#include "base/sha256.h"
+#include "model/vision.h"
+
+struct mg_feature {
+    uint8_t key[MG_SHA256_BYTES];
+    struct mg_picture picture; /* owned */
+    size_t bytes;
+    size_t refs; /* users; one more while in the cache */
+    struct mg_feature *newer, *older;
+};
+
+struct mg_feature_cache {
+    size_t budget, bytes, n;            /* bytes; bytes and entries now */
+    uint64_t queries, hits;             /* since the beginning */
+    struct mg_feature *newest, *oldest; /* list by last use */
+};
+
+/* NULL: not there. The caller gets a reference. */
+struct mg_feature *mg_feature_find(struct mg_feature_cache *c, const uint8_t *key);
+/* The picture moves in; the caller gets a reference. NULL when memory is short (then it has not
+ * moved). What is over the budget leaves the cache; a picture over all of it is shared but not
+ * kept. c NULL: shared only. */
+struct mg_feature *mg_feature_put_take(struct mg_feature_cache *c, const uint8_t *key,
+                                       struct mg_picture *picture);
+void mg_feature_release(struct mg_feature *f); /* NULL is fine */
+/* Makes the cache fit so many bytes. */
+void mg_feature_cache_shrink(struct mg_feature_cache *c, size_t budget);
+
+#endif

@@ -1,0 +1,387 @@
+/* engine/schedule.c - which rows share a pass, and when the vision tower gives way.
+ *
+ *   rows of a pass: | greedy answers, with guesses | sampled answers | prompts, oldest first |
+ *
+ * While answers are being said a pass takes only as many prompt tokens as make it PASS_STRETCH
+ * times as long as one without; and between two such passes the vision tower gets as much time as
+ * the last pass took. So the gap between two tokens stays within three times the idle gap.
+ */
+#include "engine/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PASS_STRETCH 2.0 /* duration of a pass with prompt tokens against one without */
+enum { FIRST_PROMPT_ROWS = 32, LEAST_PROMPT_ROWS = 16 };
+
+void mg_note_counts(struct mg_scheduler *s) {
+    struct mg_scheduler_counts *c = &s->counts;
+    c->running = s->n_run;
+    c->passes = s->passes;
+    c->pass_rows = s->pass_rows;
+    c->feature_queries = s->features.queries;
+    c->feature_hits = s->features.hits;
+    c->feature_bytes = s->features.bytes;
+    c->features = s->features.n;
+    c->prefix_queries = s->prefixes.queries;
+    c->prefix_hits = s->prefixes.hits;
+    c->prefix_bytes = s->prefixes.bytes;
+    c->prefixes = s->prefixes.n;
+    c->kv_tokens = 0;
+    for (size_t i = 0; i < s->n_run; i++)
+        if (s->run[i]->chat) c->kv_tokens += s->run[i]->chat->kv.n;
+    c->last_progress = mg_clock();
+}
+
+/* --- events --- */
+static bool on_event(void *user, const struct mg_event *e) {
+    struct job *j = user;
+    struct mg_job_event out = {.kind = e->kind == MG_EVENT_TEXT ? MG_JOB_TEXT : MG_JOB_STAGE,
+                               .stage = e->stage,
+                               .done = e->done,
+                               .total = e->total,
+                               .prompt_tokens = j->run.answer.prompt_tokens,
+                               .cached_tokens = j->run.answer.cached_tokens,
+                               .text = e->text,
+                               .n_text = e->n_text,
+                               .n_token = j->chat->answer_ids.n,
+                               .logprob = j->logprob,
+                               .n_logprob = e->kind == MG_EVENT_TEXT ? j->n_logprob : 0};
+    j->o.event(j->o.user, &out);
+    if (e->kind == MG_EVENT_TEXT) j->n_logprob = 0;
+    return true;
+}
+
+/* --- ends --- */
+static void remove_run(struct mg_scheduler *s, struct job *j) {
+    size_t at = 0;
+    while (s->run[at] != j) at++;
+    s->n_run--;
+    memmove(s->run + at, s->run + at + 1, (s->n_run - at) * sizeof *s->run);
+}
+
+static void end(struct mg_scheduler *s, struct job *j, enum mg_status status) {
+    remove_run(s, j);
+    if (j->open) {
+        status = mg_run_finish(&j->run, status, false, &j->err);
+        if (status == MG_OK && !j->o.no_prefix) mg_prefix_keep(&s->prefixes, j->chat);
+        s->slot[j->slot].used = false;
+        s->kv_used -= j->kv_need;
+    }
+    mg_job_end(s, j, status);
+}
+
+static bool is_cancelled(const struct job *j) {
+    return atomic_load_explicit(&((struct job *)j)->cancelled, memory_order_relaxed);
+}
+
+static void end_cancelled(struct mg_scheduler *s) {
+    for (size_t i = s->n_run; i-- > 0;) {
+        struct job *j = s->run[i];
+        if (j != s->looking && is_cancelled(j))
+            end(s, j, mg_fail(&j->err, MG_ERR_CANCELLED, "cancelled", "stopped on request"));
+    }
+}
+
+/* --- opening --- */
+static size_t free_slot(const struct mg_scheduler *s) {
+    size_t i = 0;
+    while (s->slot[i].used) i++;
+    return i;
+}
+
+static enum mg_status open_run(struct mg_scheduler *s, struct job *j) {
+    j->slot = free_slot(s);
+    struct slot *slot = &s->slot[j->slot];
+    j->run = (struct mg_run){.chat = j->chat,
+                             .o = &j->o.answer,
+                             .event = on_event,
+                             .user = j,
+                             .sampler = slot->sampler,
+                             .draft = &slot->draft,
+                             .prefixes = j->o.no_prefix ? NULL : &s->prefixes,
+                             .all_logits = j->o.logprobs || j->o.n_bias};
+    enum mg_status status = mg_run_open(&j->run, &j->err);
+    if (status == MG_OK) status = mg_sampler_bias(slot->sampler, j->o.bias, j->o.n_bias, &j->err);
+    return status;
+}
+
+/* Opens what there is memory for; the first can always go on. */
+static void open_prepared(struct mg_scheduler *s) {
+    for (size_t i = 0; i < s->n_run; i++) {
+        struct job *j = s->run[i];
+        if (j->open) continue;
+        if (j->status != MG_OK) {
+            end(s, j, j->status);
+            i--;
+            continue;
+        }
+        size_t most = s->engine->options.context;
+        j->kv_need = mg_kv_bytes(&j->chat->kv, most);
+        if (s->kv_used && j->kv_need > s->kv_budget - mg_min_size(s->kv_budget, s->kv_used)) {
+            /* perhaps it needs less than all of the context */
+            size_t rough = mg_chat_rough_tokens(j->chat) + j->o.answer.max_tokens;
+            j->kv_need = mg_kv_bytes(&j->chat->kv, mg_min_size(most, rough));
+            if (j->kv_need > s->kv_budget - mg_min_size(s->kv_budget, s->kv_used)) continue;
+        }
+        enum mg_status status = open_run(s, j);
+        if (status != MG_OK) {
+            mg_run_close(&j->run);
+            end(s, j, status);
+            i--;
+            continue;
+        }
+        size_t tokens = mg_min_size(most, j->run.layout.n + j->run.most);
+        j->kv_need = mg_kv_bytes(&j->chat->kv, tokens);
+        s->kv_used += j->kv_need;
+        s->slot[j->slot].used = true;
+        j->open = true;
+    }
+}
+
+/* --- a pass --- */
+struct plan {
+    struct mg_span span[MG_MAX_SPAN];
+    size_t first[MG_MAX_SPAN];             /* row of each */
+    size_t n, rows;                        /* spans, rows */
+    size_t n_plain, plain_rows, n_sampled; /* the first spans; rows of the greedy ones */
+    size_t prompt_rows;
+};
+
+static bool can_pass(const struct mg_scheduler *s, const struct job *j) {
+    return j->open && j->looked && j != s->looking && !j->run.over;
+}
+
+static void add(struct mg_scheduler *s, struct plan *p, struct job *j, size_t room,
+                size_t guesses) {
+    size_t n = mg_run_fill(&j->run, s->engine->row + p->rows, room, guesses);
+    s->in_pass[p->n] = j;
+    p->first[p->n] = p->rows;
+    p->span[p->n++] = (struct mg_span){&j->chat->kv, n};
+    p->rows += n;
+}
+
+/* Prompt tokens beside answers that are being said. */
+static size_t prompt_room(const struct mg_scheduler *s, const struct plan *p) {
+    if (!p->n) return s->engine->options.prefill_chunk;
+    size_t most = s->engine->work.rows - p->rows;
+    double rows = FIRST_PROMPT_ROWS;
+    if (s->row_seconds > 0 && s->idle_seconds > 0)
+        rows = (PASS_STRETCH - 1) * s->idle_seconds / s->row_seconds;
+    size_t n = rows < LEAST_PROMPT_ROWS ? LEAST_PROMPT_ROWS : rows > 4096 ? 4096 : (size_t)rows;
+    return mg_min_size(n, most);
+}
+
+static void make_plan(struct mg_scheduler *s, struct plan *p) {
+    *p = (struct plan){0};
+    size_t n_saying = 0;
+    for (size_t i = 0; i < s->n_run; i++)
+        n_saying += can_pass(s, s->run[i]) && s->run[i]->run.stage == MG_STAGE_DECODE;
+    size_t guesses = n_saying == 1 ? MG_MAX_TOP - 1 : n_saying == 2 ? 3 : 0;
+    for (int plain = 1; plain >= 0; plain--) {
+        for (size_t i = 0; i < s->n_run; i++) {
+            struct job *j = s->run[i];
+            if (can_pass(s, j) && j->run.stage == MG_STAGE_DECODE && j->run.plain == plain)
+                add(s, p, j, MG_MAX_TOP, guesses);
+        }
+        if (plain) p->n_plain = p->n, p->plain_rows = p->rows;
+    }
+    p->n_sampled = p->n - p->n_plain;
+    size_t room = prompt_room(s, p);
+    for (size_t i = 0; i < s->n_run && room && p->n < MG_MAX_SPAN; i++) {
+        struct job *j = s->run[i];
+        if (!can_pass(s, j) || j->run.stage == MG_STAGE_DECODE) continue;
+        size_t before = p->rows;
+        add(s, p, j, room, 0);
+        room -= p->rows - before;
+        p->prompt_rows += p->rows - before;
+    }
+    s->n_in_pass = p->n;
+}
+
+/* Asked between layers of a pass: it is given up when a prompt in it is not wanted any more; the
+ * others lose a part of one token's time. */
+static bool pass_tick(void *user, size_t done, size_t total) {
+    struct mg_scheduler *s = user;
+    (void)done, (void)total;
+    for (size_t i = 0; i < s->n_in_pass; i++)
+        if (s->in_pass[i]->run.stage != MG_STAGE_DECODE && is_cancelled(s->in_pass[i]))
+            return false;
+    return true;
+}
+
+static void decide(struct mg_scheduler *s, struct job *j, const int32_t *id) {
+    enum mg_status status = MG_OK;
+    for (size_t i = 0; i < mg_run_wanted(&j->run) && status == MG_OK; i++)
+        if (id[i] < 0)
+            status = mg_fail(&j->err, MG_ERR_NUMERIC, "logits_not_finite",
+                             "the model gave a logit that is not a finite number");
+    if (status == MG_OK) status = mg_run_decide(&j->run, id, &j->err);
+    if (status != MG_OK || j->run.over) end(s, j, status);
+}
+
+/* The logits as they came are needed for the log-probability of what is picked. */
+static enum mg_status note_logprob(struct mg_scheduler *s, struct job *j, const float *logits,
+                                   int32_t id, const struct mg_logprob *top, size_t n_top) {
+    size_t n_vocab = s->engine->model->config.text.n_vocab;
+    if (j->n_logprob == j->cap_logprob) {
+        size_t more = mg_max_size(8, j->cap_logprob * 2);
+        void *p = mg_realloc(j->logprob, more, sizeof *j->logprob);
+        if (!p) return mg_fail_memory(&j->err, "log-probabilities");
+        j->logprob = p;
+        j->cap_logprob = more;
+    }
+    struct mg_token_logprob *l = &j->logprob[j->n_logprob++];
+    *l = (struct mg_token_logprob){
+        .id = id, .logprob = mg_logprob_of(logits, n_vocab, id), .n_top = n_top};
+    memcpy(l->top, top, n_top * sizeof *top);
+    return MG_OK;
+}
+
+static enum mg_status pick(struct mg_scheduler *s, struct job *j, float *logits, int32_t *id) {
+    mg_engine *e = s->engine;
+    size_t n_vocab = e->model->config.text.n_vocab, n_top = 0;
+    struct mg_logprob top[MG_MAX_LOGPROBS];
+    if (!e->kernels.all_finite(logits, n_vocab))
+        return mg_fail(&j->err, MG_ERR_NUMERIC, "logits_not_finite",
+                       "the model gave logits that are not finite");
+    if (!j->o.logprobs) return mg_sampler_pick(j->run.sampler, logits, id, &j->err);
+    memcpy(e->logits, logits, n_vocab * sizeof *logits);
+    enum mg_status status = MG_OK;
+    if (j->o.n_top_logprobs)
+        status = mg_logprobs_top(logits, n_vocab, j->o.n_top_logprobs, top, &n_top, &j->err);
+    if (status == MG_OK) status = mg_sampler_pick(j->run.sampler, logits, id, &j->err);
+    return status == MG_OK ? note_logprob(s, j, e->logits, *id, top, n_top) : status;
+}
+
+static void sample(struct mg_scheduler *s, struct job *j, float *logits) {
+    int32_t id;
+    enum mg_status status = pick(s, j, logits, &id);
+    if (status == MG_OK)
+        decide(s, j, &id);
+    else
+        end(s, j, status);
+}
+
+/* The next tokens of all in the pass that want one. `who` outlives the ends of jobs. */
+static enum mg_status choose(struct mg_scheduler *s, const struct plan *p, struct job *const *who,
+                             struct mg_err *err) {
+    mg_engine *e = s->engine;
+    size_t n_vocab = e->model->config.text.n_vocab;
+    int32_t id[MG_MAX_TOP];
+    enum mg_status status = MG_OK;
+    size_t sampled = p->n_plain + p->n_sampled;
+    if (p->n_sampled) /* before anything else is written over */
+        status = mg_decoder_logits_rows(e->model, &e->compute, &e->work, p->plain_rows,
+                                        p->n_sampled, s->logits, n_vocab, err);
+    if (status == MG_OK && p->n_plain)
+        status = mg_decoder_top(e->model, &e->compute, &e->work, 0, p->plain_rows,
+                                mg_engine_useful_ids(e), e->logits, id, err);
+    if (status != MG_OK) return status;
+    for (size_t i = 0; i < p->n_plain; i++) decide(s, who[i], id + p->first[i]);
+    for (size_t i = p->n_plain; i < sampled; i++)
+        sample(s, who[i], s->logits + (i - p->n_plain) * n_vocab);
+    for (size_t i = sampled; i < p->n && status == MG_OK; i++) {
+        struct job *j = who[i];
+        size_t last = p->first[i] + p->span[i].n - 1;
+        if (!mg_run_wanted(&j->run)) continue;
+        if (j->run.plain) {
+            status = mg_decoder_top(e->model, &e->compute, &e->work, last, 1,
+                                    mg_engine_useful_ids(e), e->logits, id, err);
+            if (status == MG_OK) decide(s, j, id);
+        } else {
+            status = mg_decoder_logits(e->model, &e->compute, &e->work, last, s->logits, err);
+            if (status == MG_OK) sample(s, j, s->logits);
+        }
+    }
+    return status;
+}
+
+static void learn(struct mg_scheduler *s, const struct plan *p, double seconds) {
+    s->pass_seconds = seconds;
+    s->pass_end = mg_clock();
+    s->passes++;
+    s->pass_rows += p->rows;
+    if (!p->prompt_rows)
+        s->idle_seconds = s->idle_seconds > 0 ? 0.9 * s->idle_seconds + 0.1 * seconds : seconds;
+    else if (p->prompt_rows >= LEAST_PROMPT_ROWS) {
+        double more = seconds - (p->n > 1 || p->prompt_rows < 64 ? 0.5 * s->idle_seconds : 0);
+        double row = (more > 0 ? more : seconds) / (double)p->prompt_rows;
+        s->row_seconds = s->row_seconds > 0 ? 0.8 * s->row_seconds + 0.2 * row : row;
+    }
+}
+
+/* false: there is nothing to pass. */
+static bool pass(struct mg_scheduler *s) {
+    mg_engine *e = s->engine;
+    struct plan p;
+    struct mg_err err = {0};
+    struct job *who[MG_MAX_RUNNING];
+    make_plan(s, &p);
+    if (!p.n) return false;
+    memcpy(who, s->in_pass, sizeof who);
+    double start = mg_clock();
+    e->compute.tick = pass_tick;
+    e->compute.tick_user = s;
+    enum mg_status status =
+        mg_decoder_pass(e->model, &e->compute, &e->work, p.span, p.n, e->row, p.rows, &err);
+    e->compute.tick = NULL;
+    s->n_in_pass = 0;
+    if (status == MG_OK) {
+        for (size_t i = 0; i < p.n; i++) mg_run_passed(&who[i]->run);
+        status = choose(s, &p, who, &err);
+        learn(s, &p, mg_clock() - start);
+    }
+    if (status == MG_OK || status == MG_ERR_CANCELLED) return true;
+    for (size_t i = s->n_run; i-- > 0;) /* what was in the pass and is still there */
+        for (size_t k = 0; k < p.n; k++)
+            if (s->run[i] == who[k]) {
+                who[k]->err = err;
+                end(s, who[k], status);
+                break;
+            }
+    return true;
+}
+
+/* --- pictures --- */
+/* Asked between the parts of a vision layer. */
+static bool look_tick(void *user, size_t done, size_t total) {
+    struct mg_scheduler *s = user;
+    struct job *j = s->looking;
+    if (is_cancelled(j) || !mg_run_tick(&j->run, done, total)) return false;
+    mg_take_ready(s);
+    open_prepared(s);
+    end_cancelled(s);
+    for (size_t i = 0; i < s->n_run; i++) /* those without pictures can go on */
+        if (s->run[i]->open && !s->run[i]->looked && !s->run[i]->run.n_picture)
+            s->run[i]->looked = mg_run_look(&s->run[i]->run, &s->run[i]->err) == MG_OK;
+    if (mg_clock() - s->pass_end < s->pass_seconds) return true;
+    pass(s);
+    s->engine->compute.tick = look_tick;
+    s->engine->compute.tick_user = s;
+    return true;
+}
+
+/* One job's pictures; the others' passes run in between. */
+static void look(struct mg_scheduler *s, struct job *j) {
+    mg_engine *e = s->engine;
+    s->looking = j;
+    e->compute.tick = look_tick;
+    e->compute.tick_user = s;
+    enum mg_status status = mg_run_look(&j->run, &j->err);
+    e->compute.tick = NULL;
+    s->looking = NULL;
+    j->looked = true;
+    if (status != MG_OK) end(s, j, status);
+}
+
+void mg_work(struct mg_scheduler *s) {
+    open_prepared(s);
+    end_cancelled(s);
+    for (size_t i = 0; i < s->n_run; i++)
+        if (s->run[i]->open && !s->run[i]->looked) {
+            look(s, s->run[i]);
+            return;
+        }
+    pass(s);
+}

@@ -1,0 +1,87 @@
+/* engine/schedule.h - what the two halves of the scheduler share: scheduler.c (queue, threads) and
+ * schedule.c (what the engine thread does with the jobs that run). */
+#ifndef MG_ENGINE_SCHEDULE_H
+#define MG_ENGINE_SCHEDULE_H
+
+#include "engine/run.h"
+#include "engine/scheduler.h"
+
+#include <pthread.h>
+
+struct job {
+    struct mg_job o;
+    uint64_t id;
+    double submitted, deadline, began; /* mg_clock; began 0: never left the queue */
+    atomic_bool cancelled;             /* set by any thread */
+    bool taken;                        /* has one of the places; under the lock */
+    struct job *next;                  /* in a list; under the lock */
+    struct job *next_of_all;           /* likewise */
+    mg_chat *chat;         /* set under the lock by the preparing thread, then the engine's */
+    enum mg_status status; /* of preparing */
+    struct mg_err err;
+    /* The engine thread's. */
+    struct mg_run run;
+    bool open, looked;
+    size_t slot;                      /* once open */
+    size_t kv_need;                   /* bytes of keys and values that it may come to */
+    struct mg_token_logprob *logprob; /* [n_logprob] of tokens whose text is not out, owned */
+    size_t n_logprob, cap_logprob;
+    struct mg_scheduler *scheduler;
+};
+
+struct job_list {
+    struct job *first, *last;
+    size_t n;
+};
+
+struct slot {
+    struct mg_sampler *sampler;
+    struct mg_draft draft;
+    bool used;
+};
+
+struct mg_scheduler {
+    mg_engine *engine;
+    struct mg_scheduler_options options; /* defaults filled in */
+    pthread_t engine_thread, prepare_thread;
+    size_t n_thread; /* started */
+
+    pthread_mutex_t mutex; /* of these */
+    pthread_cond_t to_prepare, to_engine;
+    struct job *all;
+    struct job_list waiting, ready;
+    size_t waiting_bytes;
+    size_t n_taken; /* places taken: preparing, ready or running */
+    uint64_t last_id;
+    uint64_t changed;   /* counts what may change places in the queue */
+    double job_seconds; /* running mean of a job's time from its place on; 0: none yet */
+    bool stop;
+    struct mg_scheduler_counts counts; /* as the engine thread last noted them */
+
+    /* The engine thread's. */
+    struct job *run[MG_MAX_RUNNING];
+    size_t n_run;
+    struct slot slot[MG_MAX_RUNNING];
+    struct mg_feature_cache features;
+    struct mg_prefix_store prefixes;
+    size_t kv_budget, kv_used;     /* bytes: what open jobs may take together */
+    float *logits;                 /* [max_running][n_vocab] */
+    double pass_seconds, pass_end; /* of the last pass: duration, mg_clock at its end */
+    double idle_seconds;           /* running mean of passes without prompt tokens */
+    double row_seconds;            /* and of what a prompt token adds */
+    uint64_t passes, pass_rows;
+    struct job *looking; /* whose picture the vision tower is at */
+    struct job *in_pass[MG_MAX_RUNNING];
+    size_t n_in_pass;
+};
+
+/* One step for the jobs that run: a picture or a pass. */
+void mg_work(struct mg_scheduler *s);
+/* Takes over what has been prepared. */
+void mg_take_ready(struct mg_scheduler *s);
+/* Under the lock, by the engine thread. */
+void mg_note_counts(struct mg_scheduler *s);
+/* Calls `done` and frees all of it. By the thread that has the job. */
+void mg_job_end(struct mg_scheduler *s, struct job *j, enum mg_status status);
+
+#endif

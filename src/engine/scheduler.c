@@ -1,0 +1,388 @@
+/* engine/scheduler.c - the queue and its threads; what runs is in schedule.c. See scheduler.h. */
+#include "engine/schedule.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void lock(struct mg_scheduler *s) {
+    pthread_mutex_lock(&s->mutex);
+}
+static void unlock(struct mg_scheduler *s) {
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* --- lists, under the lock --- */
+static void append(struct job_list *l, struct job *j) {
+    j->next = NULL;
+    *(l->last ? &l->last->next : &l->first) = j;
+    l->last = j;
+    l->n++;
+}
+
+static void take_out(struct job_list *l, struct job *j) {
+    struct job *before = NULL;
+    for (struct job *i = l->first; i != j; i = i->next) before = i;
+    *(before ? &before->next : &l->first) = j->next;
+    if (l->last == j) l->last = before;
+    j->next = NULL;
+    l->n--;
+}
+
+static size_t running_of(const struct mg_scheduler *s, uint32_t tenant) {
+    size_t n = 0;
+    for (const struct job *j = s->all; j; j = j->next_of_all)
+        n += j->taken && j->o.tenant == tenant;
+    return n;
+}
+
+/* Whose turn it is: of the tenant with the fewest running, the oldest. */
+static struct job *next_waiting(const struct mg_scheduler *s) {
+    struct job *best = NULL;
+    size_t fewest = SIZE_MAX;
+    for (struct job *j = s->waiting.first; j; j = j->next) {
+        size_t n = running_of(s, j->o.tenant);
+        if (n < fewest) fewest = n, best = j;
+    }
+    return best;
+}
+
+/* Not to be touched any more afterwards. */
+static void forget(struct mg_scheduler *s, struct job *j) {
+    struct job **at = &s->all;
+    while (*at != j) at = &(*at)->next_of_all;
+    *at = j->next_of_all;
+    free(j->logprob);
+    free(j);
+}
+
+/* --- ends --- */
+void mg_job_end(struct mg_scheduler *s, struct job *j, enum mg_status status) {
+    struct mg_job_result result = {.status = status,
+                                   .err = &j->err,
+                                   .answer = &j->run.answer,
+                                   .chat = j->chat,
+                                   .queue_ms =
+                                       ((j->began ? j->began : mg_clock()) - j->submitted) * 1e3,
+                                   .logprob = j->logprob,
+                                   .n_logprob = j->n_logprob};
+    j->o.done(j->o.user, &result);
+    mg_run_close(&j->run);
+    lock(s);
+    mg_chat *chat = j->chat;
+    j->chat = NULL; /* who cancels it now finds nothing */
+    unlock(s);
+    mg_chat_close(chat);
+    lock(s);
+    if (j->taken) s->n_taken--;
+    if (j->began) {
+        double took = mg_clock() - j->began;
+        s->job_seconds = s->job_seconds ? 0.8 * s->job_seconds + 0.2 * took : took;
+    }
+    forget(s, j);
+    pthread_cond_signal(&s->to_prepare);
+    unlock(s);
+}
+
+/* --- the preparing thread: the queue's order, deadlines, pictures' bytes --- */
+static double seconds_ahead(const struct mg_scheduler *s, size_t position) {
+    if (!s->job_seconds) return -1;
+    return s->job_seconds * (double)position / (double)s->options.max_running;
+}
+
+/* Tells those that wait their places. The list can't lose anybody meanwhile but by this thread. */
+static void tell_places(struct mg_scheduler *s) {
+    size_t n = 0;
+    lock(s);
+    struct job *j = s->waiting.first;
+    unlock(s);
+    while (j) {
+        struct mg_job_event e = {.kind = MG_JOB_QUEUED, .position = ++n};
+        lock(s);
+        double ahead = seconds_ahead(s, n);
+        unlock(s);
+        e.estimate_ms = ahead < 0 ? -1 : ahead * 1e3;
+        j->o.event(j->o.user, &e);
+        lock(s);
+        j = j->next;
+        unlock(s);
+    }
+}
+
+/* Ends what was cancelled or has waited too long; gives the time of the next deadline, 0 none. */
+static double weed(struct mg_scheduler *s) {
+    double soonest = 0, now = mg_clock();
+    for (bool again = true; again;) {
+        again = false;
+        soonest = 0;
+        lock(s);
+        for (struct job *j = s->waiting.first; j; j = j->next) {
+            bool cancelled = atomic_load(&j->cancelled) || s->stop, late = now >= j->deadline;
+            if (!cancelled && !late) {
+                if (!soonest || j->deadline < soonest) soonest = j->deadline;
+                continue;
+            }
+            take_out(&s->waiting, j);
+            s->waiting_bytes -= j->o.bytes;
+            unlock(s);
+            enum mg_status status =
+                cancelled ? mg_fail(&j->err, MG_ERR_CANCELLED, "cancelled", "stopped on request")
+                          : mg_fail(&j->err, MG_ERR_LIMIT, "queue_timeout",
+                                    "waited %.0f s for a free place", now - j->submitted);
+            mg_job_end(s, j, status);
+            lock(s);
+            again = true;
+            break;
+        }
+        unlock(s);
+    }
+    return soonest;
+}
+
+static void prepare(struct mg_scheduler *s, struct job *j) {
+    struct mg_job_event e = {.kind = MG_JOB_STAGE, .decoding = true};
+    j->began = mg_clock();
+    j->o.event(j->o.user, &e);
+    mg_chat *chat = NULL;
+    enum mg_status status = mg_chat_open(s->engine, &chat, &j->err);
+    if (status == MG_OK) {
+        memcpy(chat->tenant, &j->o.tenant, sizeof j->o.tenant);
+        status = j->o.prepare(j->o.user, chat, &j->err);
+    }
+    j->status = status;
+    lock(s);
+    j->chat = chat;
+    if (chat && atomic_load(&j->cancelled)) mg_chat_cancel(chat);
+    append(&s->ready, j);
+    pthread_cond_signal(&s->to_engine);
+    unlock(s);
+}
+
+static void wait_until(struct mg_scheduler *s, pthread_cond_t *c, double when) {
+    struct timespec t;
+    if (!when) {
+        pthread_cond_wait(c, &s->mutex);
+        return;
+    }
+    t.tv_sec = (time_t)when;
+    t.tv_nsec = (long)((when - (double)t.tv_sec) * 1e9);
+    pthread_cond_timedwait(c, &s->mutex, &t);
+}
+
+static void *prepare_main(void *arg) {
+    struct mg_scheduler *s = arg;
+    size_t told = 0;
+    for (;;) {
+        double soonest = weed(s);
+        lock(s);
+        struct job *j = s->n_taken < s->options.max_running ? next_waiting(s) : NULL;
+        if (j) {
+            take_out(&s->waiting, j);
+            s->waiting_bytes -= j->o.bytes;
+            j->taken = true;
+            s->n_taken++;
+        } else if (s->stop && !s->waiting.n) {
+            unlock(s);
+            return NULL;
+        } else if (s->changed == told) {
+            wait_until(s, &s->to_prepare, soonest);
+        }
+        bool tell = s->changed != told && s->waiting.n;
+        told = s->changed;
+        if (j) s->changed++;
+        unlock(s);
+        if (j)
+            prepare(s, j);
+        else if (tell)
+            tell_places(s);
+    }
+}
+
+/* --- from any thread --- */
+enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *o, uint64_t *id,
+                                   double *retry_seconds, struct mg_err *err) {
+    struct job *j = calloc(1, sizeof *j);
+    if (!j) return mg_fail_memory(err, "job");
+    j->o = *o;
+    j->submitted = mg_clock();
+    j->deadline = j->submitted + (o->wait_seconds > 0 ? o->wait_seconds : s->options.wait_seconds);
+    lock(s);
+    bool full = s->waiting.n >= s->options.max_waiting ||
+                o->bytes > s->options.max_waiting_bytes - s->waiting_bytes;
+    if (full || s->stop) {
+        double ahead = seconds_ahead(s, s->options.max_running);
+        size_t n = s->waiting.n;
+        unlock(s);
+        free(j);
+        *retry_seconds = ahead < 1 ? 1 : ahead;
+        return mg_fail(err, MG_ERR_LIMIT, "queue_full", "%zu questions are waiting already", n);
+    }
+    *id = j->id = ++s->last_id;
+    j->next_of_all = s->all;
+    s->all = j;
+    append(&s->waiting, j);
+    s->waiting_bytes += o->bytes;
+    s->changed++;
+    pthread_cond_signal(&s->to_prepare);
+    unlock(s);
+    return MG_OK;
+}
+
+void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id) {
+    lock(s);
+    for (struct job *j = s->all; j; j = j->next_of_all)
+        if (j->id == id) {
+            atomic_store(&j->cancelled, true);
+            if (j->chat) mg_chat_cancel(j->chat);
+        }
+    s->changed++;
+    pthread_cond_signal(&s->to_prepare);
+    pthread_cond_signal(&s->to_engine);
+    unlock(s);
+}
+
+void mg_scheduler_counts(struct mg_scheduler *s, struct mg_scheduler_counts *out) {
+    lock(s);
+    *out = s->counts;
+    out->waiting = s->waiting.n;
+    out->waiting_bytes = s->waiting_bytes;
+    out->preparing = s->n_taken - mg_min_size(s->n_taken, out->running);
+    out->slots = s->options.max_running;
+    out->busy = s->n_taken > 0;
+    unlock(s);
+}
+
+/* --- the engine thread --- */
+void mg_take_ready(struct mg_scheduler *s) {
+    lock(s);
+    while (s->ready.n && s->n_run < MG_MAX_RUNNING) {
+        struct job *j = s->ready.first;
+        take_out(&s->ready, j);
+        s->run[s->n_run++] = j;
+    }
+    mg_note_counts(s);
+    unlock(s);
+}
+
+static void *engine_main(void *arg) {
+    struct mg_scheduler *s = arg;
+    struct mg_err err = {0};
+    enum mg_status status = s->options.warm_up ? mg_engine_warm_up(s->engine, &err) : MG_OK;
+    if (status != MG_OK) mg_log(MG_LOG_WARN, "warm-up: %s", err.text);
+    lock(s);
+    s->counts.ready = true;
+    unlock(s);
+    for (;;) {
+        mg_take_ready(s);
+        lock(s);
+        while (!s->ready.n && !s->n_run && !s->stop) pthread_cond_wait(&s->to_engine, &s->mutex);
+        bool over = s->stop && !s->n_taken && !s->waiting.n;
+        if (s->stop && !over && !s->n_run && !s->ready.n) { /* the other thread has it */
+            struct timespec t;
+            clock_gettime(CLOCK_MONOTONIC, &t);
+            t.tv_nsec += 10000000;
+            if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, t.tv_sec++;
+            pthread_cond_timedwait(&s->to_engine, &s->mutex, &t);
+        }
+        unlock(s);
+        if (over) return NULL;
+        if (s->n_run) mg_work(s);
+    }
+}
+
+/* --- opening and closing --- */
+static size_t memory_left(const mg_engine *e) {
+    size_t all = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    size_t limit = e->topology.memory_limit;
+    if (limit && limit < all) all = limit;
+    size_t used = mg_weights_bytes(e->model->weights) + ((size_t)512 << 20);
+    return all > used ? all - used : 0;
+}
+
+static size_t within(size_t n, size_t least, size_t most) {
+    return mg_max_size(least, mg_min_size(n, most));
+}
+
+static void fill_defaults(struct mg_scheduler *s, const struct mg_scheduler_options *o) {
+    const size_t mb = (size_t)1 << 20;
+    size_t left = memory_left(s->engine);
+    if (o) s->options = *o;
+    struct mg_scheduler_options *p = &s->options;
+    p->max_running = within(p->max_running ? p->max_running : 8, 1, MG_MAX_RUNNING);
+    if (!p->max_waiting) p->max_waiting = 256;
+    if (!p->max_waiting_bytes) p->max_waiting_bytes = within(left / 8, 64 * mb, 1024 * mb);
+    if (!(p->wait_seconds > 0)) p->wait_seconds = 300;
+    if (!p->feature_budget) p->feature_budget = within(left / 10, 32 * mb, 1024 * mb);
+    if (!p->prefix_budget) p->prefix_budget = within(left / 5, 64 * mb, 4096 * mb);
+    s->features.budget = p->feature_budget == SIZE_MAX ? 0 : p->feature_budget;
+    s->prefixes.budget = p->prefix_budget == SIZE_MAX ? 0 : p->prefix_budget;
+    s->kv_budget = within(left / 2, 128 * mb, SIZE_MAX);
+}
+
+enum mg_status mg_scheduler_open(mg_engine *engine, const struct mg_scheduler_options *options,
+                                 struct mg_scheduler **out, struct mg_err *err) {
+    *out = NULL;
+    struct mg_scheduler *s = calloc(1, sizeof *s);
+    if (!s) return mg_fail_memory(err, "scheduler");
+    s->engine = engine;
+    fill_defaults(s, options);
+    size_t n_vocab = engine->model->config.text.n_vocab;
+    s->logits = mg_alloc(s->options.max_running * n_vocab, sizeof *s->logits);
+    enum mg_status status = s->logits ? MG_OK : mg_fail_memory(err, "scheduler");
+    for (size_t i = 0; i < s->options.max_running && status == MG_OK; i++)
+        status = mg_sampler_open(n_vocab, &s->slot[i].sampler, err);
+    engine->feature_cache = &s->features;
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->to_prepare, &clock);
+    pthread_cond_init(&s->to_engine, &clock);
+    pthread_condattr_destroy(&clock);
+    if (status == MG_OK && pthread_create(&s->engine_thread, NULL, engine_main, s))
+        status = mg_fail(err, MG_ERR_MEMORY, "thread", "the engine's thread can't be started");
+    s->n_thread = status == MG_OK;
+    if (status == MG_OK && pthread_create(&s->prepare_thread, NULL, prepare_main, s))
+        status = mg_fail(err, MG_ERR_MEMORY, "thread", "the preparing thread can't be started");
+    s->n_thread += status == MG_OK;
+    if (status != MG_OK) {
+        mg_scheduler_close(s);
+        return status;
+    }
+    *out = s;
+    return MG_OK;
+}
+
+void mg_scheduler_close(struct mg_scheduler *s) {
+    if (!s) return;
+    lock(s);
+    s->stop = true;
+    for (struct job *j = s->all; j; j = j->next_of_all) {
+        atomic_store(&j->cancelled, true);
+        if (j->chat) mg_chat_cancel(j->chat);
+    }
+    s->changed++;
+    pthread_cond_broadcast(&s->to_prepare);
+    pthread_cond_broadcast(&s->to_engine);
+    unlock(s);
+    if (s->n_thread > 1) pthread_join(s->prepare_thread, NULL);
+    lock(s);
+    pthread_cond_broadcast(&s->to_engine);
+    unlock(s);
+    if (s->n_thread) pthread_join(s->engine_thread, NULL);
+    s->engine->feature_cache = NULL;
+    mg_feature_cache_shrink(&s->features, 0);
+    mg_prefix_store_shrink(&s->prefixes, 0);
+    for (size_t i = 0; i < MG_MAX_RUNNING; i++) {
+        mg_sampler_close(s->slot[i].sampler);
+        mg_draft_free(&s->slot[i].draft);
+    }
+    pthread_mutex_destroy(&s->mutex);
+    pthread_cond_destroy(&s->to_prepare);
+    pthread_cond_destroy(&s->to_engine);
+    free(s->logits);
+    free(s);
+}
