@@ -124,16 +124,18 @@ class Reply:
         if head_only or self.status in (204, 304) or self.status < 200:
             return
         if self.field("transfer-encoding") == "chunked":
+            at, parts = 0, []
             while True:
-                size, found, rest = rest.partition(b"\r\n")
-                assert found, "cut inside the chunks"
-                n = int(size, 16)
-                self.body += rest[:n]
-                assert rest[n:n + 2] == b"\r\n", "cut inside a chunk"
-                rest = rest[n + 2:]
+                end = rest.find(b"\r\n", at)
+                assert end >= 0, "cut inside the chunks"
+                n = int(rest[at:end], 16)
+                at = end + 2 + n
+                assert rest[at:at + 2] == b"\r\n", "cut inside a chunk"
+                parts.append(rest[end + 2:at])
+                at += 2
                 if n == 0:
                     break
-            self.rest = rest
+            self.body, self.rest = b"".join(parts), rest[at:]
         elif self.field("content-length"):
             n = int(self.field("content-length"))
             assert len(rest) >= n, "cut inside the body"
