@@ -571,6 +571,17 @@ static void long_strings_are_taken_out(void **state) {
     f = refuse(body);
     assert_non_null(strstr(f.err.text, "control character"));
     free(body);
+    body = long_body(4000, 5000); /* nor behind a backslash, a zero byte least of all */
+    b = strstr(body, "bbbb");
+    size_t n_body = strlen(body);
+    for (char c = 0; c < 0x20; c += 10) {
+        struct mg_chat_request *none;
+        f = (struct mg_fault){0};
+        memcpy(b, (const char[]){'\\', c}, 2);
+        assert_int_equal(mg_chat_request_parse(body, n_body, NULL, &none, &f), MG_ERR_FORMAT);
+        assert_non_null(strstr(f.err.text, "control character"));
+    }
+    free(body);
     /* The stand-in can't be forged. */
     f = refuse(WITH("\"a\":\"\\u000000000000\""));
     assert_non_null(strstr(f.err.text, "zero byte"));
