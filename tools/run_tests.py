@@ -182,9 +182,9 @@ def main():
         tsan = Build(count, "tsan", "build-tsan", ["-Dbuildtype=debugoptimized", "-Db_lundef=false",
                                                    "-Db_sanitize=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
         if tsan.build("tests/unit/cpu/test_cpu_pool", "tests/unit/engine/test_engine_conversation",
-                      "tests/unit/net/test_net_http_server", "tests/net/http_test_server",
-                      "tests/unit/api/test_api_metrics"):
-            tsan.c_tests({"cpu.pool", "engine.conversation", "net.http_server", "api.metrics"})
+                      "tests/unit/net/test_net_http_server", "tests/unit/net/test_net_remote",
+                      "tests/net/http_test_server", "tests/unit/api/test_api_metrics"):
+            tsan.c_tests({"cpu.pool", "engine.conversation", "net.http_server", "net.remote", "api.metrics"})
             tsan.pytest("HTTP server", "tests/net")
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})

@@ -19,10 +19,10 @@
 
 #define MG_WS_MAX_ID 64
 
-enum mg_ws_kind { MG_WS_QUESTION, MG_WS_CANCEL };
+enum mg_ws_ask { MG_WS_QUESTION, MG_WS_CANCEL };
 
 struct mg_ws_request {
-    enum mg_ws_kind kind;
+    enum mg_ws_ask kind;
     char id[MG_WS_MAX_ID + 1];    /* printable ASCII, "" when not given */
     struct mg_chat_request *chat; /* QUESTION: owned, may be taken (leave NULL) */
 };

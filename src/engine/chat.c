@@ -101,6 +101,15 @@ enum mg_status mg_chat_add_text(mg_chat *chat, enum mg_chat_role role, const cha
     return mg_chat_add_text_n(chat, role, text, strlen(text), err);
 }
 
+enum mg_status mg_chat_begin_turn(mg_chat *chat, enum mg_chat_role role, struct mg_err *err) {
+    return mg_chat_add_part(chat, role, true, "", 0, NULL, err);
+}
+
+enum mg_status mg_chat_set_raw(mg_chat *chat, const char *text, size_t n, struct mg_err *err) {
+    chat->raw = true;
+    return mg_chat_add_part(chat, MG_USER, true, text, n, NULL, err);
+}
+
 static const char *report_format(enum mg_image_format format) {
     switch (format) {
     case MG_IMAGE_JPEG: return "jpeg";

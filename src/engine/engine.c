@@ -193,6 +193,25 @@ void mg_engine_info(const mg_engine *e, struct mg_engine_info *out) {
                                    .samples = e->model->config.generation.do_sample};
 }
 
+const struct mg_tokenizer *mg_engine_tokenizer(const mg_engine *e) {
+    return e->tokenizer;
+}
+
+void mg_engine_facts(const mg_engine *e, struct mg_engine_facts *out) {
+    const struct mg_patch_config *p = &e->patch_config;
+    uint64_t cell = (uint64_t)p->patch * p->merge * p->patch * p->merge;
+    *out = (struct mg_engine_facts){.patch = p->patch,
+                                    .merge = p->merge,
+                                    .image_min_tokens = p->min_pixels / cell,
+                                    .image_max_tokens = p->max_pixels / cell,
+                                    .context_max = e->model->config.text.max_position,
+                                    .n_vocab = e->model->config.text.n_vocab,
+                                    .n_embd = e->model->config.text.hidden,
+                                    .max_images = e->options.max_images,
+                                    .max_image_bytes = e->options.max_image_bytes,
+                                    .max_image_pixels = e->options.max_image_pixels};
+}
+
 /* A grey picture of the least size and a few tokens go through everything once. */
 enum mg_status mg_engine_warm_up(mg_engine *e, struct mg_err *err) {
     enum { SIDE = 64 };

@@ -11,6 +11,7 @@
 
 #include "base/io.h"
 #include "cpu/topology.h"
+#include "engine/build.h"
 #include "engine/draft.h"
 #include "engine/features.h"
 #include "engine/sampler.h"
@@ -22,8 +23,6 @@
 #include "text/prompt.h"
 
 #include <stdatomic.h>
-
-enum { MG_TENANT_BYTES = 16 };
 
 struct mg_engine {
     struct mg_model *model;
@@ -91,6 +90,7 @@ struct mg_chat {
     struct mg_buf answer_text; /* of the last answer */
     struct mg_ids answer_ids;
     atomic_bool cancel;
+    bool raw;                        /* the only turn's text is the prompt */
     uint8_t tenant[MG_TENANT_BYTES]; /* whose: what others have cached is not found */
 };
 
@@ -117,18 +117,6 @@ size_t mg_chat_rough_tokens(const struct mg_chat *chat);
  * is rounded up with. */
 size_t mg_engine_useful_ids(const mg_engine *e);
 
-/* What is wanted of a picture beside the engine's options. */
-struct mg_image_want {
-    uint64_t min_pixels, max_pixels; /* of the resized picture; 0: the engine's */
-    bool model_limits;               /* the model's own instead of the engine's */
-    bool prune_set;                  /* prune and near instead of the engine's */
-    enum mg_prune_mode prune;
-    uint8_t near;
-};
-/* As mg_chat_add_image, into a turn of any role; want may be NULL. Touches nothing of the engine
- * but what is constant, so that any thread may call it for a chat that is its own. */
-enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const void *bytes,
-                                    size_t n, const struct mg_image_want *want, struct mg_err *err);
 /* Decides which cells of the resized picture are kept (n_token, kept). */
 enum mg_status mg_chat_prune(const mg_engine *engine, enum mg_prune_mode mode, uint8_t near,
                              struct chat_image *image, struct mg_err *err);

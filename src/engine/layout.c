@@ -32,6 +32,17 @@ static void fill_turns(const struct mg_chat *chat, struct mg_turn *turn, struct 
 
 static enum mg_status build_prompt(const struct mg_chat *chat, struct mg_prompt *out,
                                    struct mg_err *err) {
+    if (chat->raw) {
+        const struct mg_buf *text = &chat->turn[0].text;
+        *out = (struct mg_prompt){0};
+        enum mg_status made =
+            mg_tokenizer_encode(chat->engine->tokenizer, text->data ? (char *)text->data : "",
+                                text->n, false, &out->ids, err);
+        if (made == MG_OK && !out->ids.n)
+            made = mg_fail(err, MG_ERR_ARGUMENT, "empty_prompt", "the prompt is empty");
+        if (made != MG_OK) mg_prompt_free(out);
+        return made;
+    }
     size_t n_part = 0;
     for (size_t i = 0; i < chat->n_turn; i++) n_part += chat->turn[i].n_part;
     struct mg_turn *turn = mg_alloc(chat->n_turn, sizeof *turn);
@@ -92,6 +103,15 @@ enum mg_status mg_layout_make(const struct mg_chat *chat, struct layout *out, st
     }
     place_tokens(chat, out);
     return MG_OK;
+}
+
+enum mg_status mg_chat_prompt_text(const mg_chat *chat, struct mg_buf *out, struct mg_err *err) {
+    struct mg_prompt prompt;
+    enum mg_status status = build_prompt(chat, &prompt, err);
+    if (status != MG_OK) return status;
+    bool ok = mg_tokenizer_decode(chat->engine->tokenizer, prompt.ids.id, prompt.ids.n, false, out);
+    mg_prompt_free(&prompt);
+    return ok ? MG_OK : mg_fail_memory(err, "prompt");
 }
 
 void mg_layout_free(struct layout *l) {

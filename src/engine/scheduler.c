@@ -32,10 +32,10 @@ static void take_out(struct job_list *l, struct job *j) {
     l->n--;
 }
 
-static size_t running_of(const struct mg_scheduler *s, uint32_t tenant) {
+static size_t running_of(const struct mg_scheduler *s, const uint8_t *tenant) {
     size_t n = 0;
     for (const struct job *j = s->all; j; j = j->next_of_all)
-        n += j->taken && j->o.tenant == tenant;
+        n += j->taken && memcmp(j->o.tenant, tenant, MG_TENANT_BYTES) == 0;
     return n;
 }
 
@@ -149,7 +149,7 @@ static void prepare(struct mg_scheduler *s, struct job *j) {
     mg_chat *chat = NULL;
     enum mg_status status = mg_chat_open(s->engine, &chat, &j->err);
     if (status == MG_OK) {
-        memcpy(chat->tenant, &j->o.tenant, sizeof j->o.tenant);
+        memcpy(chat->tenant, j->o.tenant, sizeof chat->tenant);
         status = j->o.prepare(j->o.user, chat, &j->err);
     }
     j->status = status;

@@ -17,6 +17,7 @@
 #ifndef MG_ENGINE_SCHEDULER_H
 #define MG_ENGINE_SCHEDULER_H
 
+#include "engine/build.h"
 #include "engine/sampler.h"
 #include "margay/margay.h"
 
@@ -84,7 +85,7 @@ struct mg_job {
     size_t n_bias;
     bool logprobs;
     size_t n_top_logprobs; /* at most MG_MAX_LOGPROBS */
-    uint32_t tenant;       /* whose: caches are separate, queue places shared out */
+    uint8_t tenant[MG_TENANT_BYTES]; /* whose: caches are separate, queue places shared out */
     size_t bytes;          /* that it holds while it waits */
     bool no_prefix;        /* keys and values are neither taken over nor kept */
     double wait_seconds;   /* 0: the scheduler's */

@@ -298,6 +298,7 @@ static void add_body(struct mg_http_conn *c, const uint8_t *data, size_t n) {
     }
     s->counts.body_bytes += n;
     x->counted += n;
+    x->bytes_in += n;
 }
 
 static size_t feed_body(struct mg_http_conn *c, const uint8_t *data, size_t n) {

@@ -159,7 +159,7 @@ static void tell_log(const struct mg_http_exchange *x, enum mg_http_end reason) 
         .agent = agent ? agent : "",
         .pattern = x->route ? x->route->pattern : "",
         .status = x->status,
-        .bytes_in = x->body.n,
+        .bytes_in = x->bytes_in,
         .bytes_out = x->bytes_out,
         .end = reason,
         .tag = mg_http_tag(x),
@@ -235,6 +235,13 @@ const char *mg_http_header(const struct mg_http_exchange *x, const char *name) {
 
 struct mg_slice mg_http_body(const struct mg_http_exchange *x) {
     return (struct mg_slice){x->body.data, x->body.n};
+}
+
+void mg_http_take_body(struct mg_http_exchange *x, struct mg_buf *out) {
+    *out = x->body;
+    x->body = (struct mg_buf){.max = x->body.max};
+    x->conn->server->counts.body_bytes -= x->counted;
+    x->counted = 0;
 }
 
 const char *mg_http_peer(const struct mg_http_exchange *x) {

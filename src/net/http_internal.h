@@ -101,9 +101,9 @@ struct mg_http_exchange {
     bool wants_drain;
     bool ended; /* on_end has been or is being called */
     int status;
-    uint64_t bytes_out;
-    double began;    /* mg_clock */
-    double wrote_at; /* the stream's last write */
+    uint64_t bytes_in, bytes_out; /* of bodies, received; of the reply */
+    double began;                 /* mg_clock */
+    double wrote_at;              /* the stream's last write */
     double ping_seconds;
     uint8_t ping[MG_HTTP_MAX_PING];
     size_t n_ping;

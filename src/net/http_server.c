@@ -21,8 +21,10 @@
 #include <event2/event.h>
 
 #define BACKLOG 1024
-#define ACCEPTS 64           /* connections taken at a time */
-#define LAST_SECONDS 1.0     /* for what on_stop wrote to go out */
+#define ACCEPTS 64        /* connections taken at a time */
+#define LAST_SECONDS 1.0  /* for what on_stop wrote to go out */
+#define FRESH_SECONDS 1.0 /* that a connection without a request may stay when there are too many  \
+                           */
 #define RELISTEN_SECONDS 0.1 /* after accept failed for want of descriptors or memory */
 
 static void note(struct mg_http_server *s, enum mg_status status, const char *text) {
@@ -37,11 +39,14 @@ static bool set_timer(struct event *timer, double seconds) {
 
 /* --- connections come and go --- */
 
-/* Closes the connection that has been idle longest; false when none is. */
+/* Closes the connection that has been idle longest; false when none is. One that has just come may
+ * be about to ask. */
 static bool evict_idle(struct mg_http_server *s) {
     struct mg_http_conn *oldest = NULL;
+    double now = mg_clock();
     for (struct mg_http_conn *c = s->conn; c; c = c->next)
-        if (mg_http_conn_is_idle(c) && c->n_request && (!oldest || c->state_at < oldest->state_at))
+        if (mg_http_conn_is_idle(c) && (c->n_request || c->state_at < now - FRESH_SECONDS) &&
+            (!oldest || c->state_at < oldest->state_at))
             oldest = c;
     if (oldest) mg_http_conn_die(oldest, MG_HTTP_END_DONE);
     return oldest != NULL;
@@ -174,6 +179,7 @@ static void stop(struct mg_http_server *s, double seconds) {
         next = c->next;
         if (mg_http_conn_is_idle(c)) mg_http_conn_die(c, MG_HTTP_END_DONE);
     }
+    if (s->o.on_stopping) s->o.on_stopping(s->o.user);
     end_if_empty(s);
 }
 

@@ -104,6 +104,8 @@ struct mg_http_options {
     void (*log)(const struct mg_http_record *record, void *user);
     void (*note)(enum mg_status status, const char *text, void *user); /* troubles of the server */
     void (*on_reload)(void *user); /* see mg_http_server_reload */
+    /* Stopping has begun: whoever holds idle WebSockets may close them, so that nobody waits. */
+    void (*on_stopping)(void *user);
 
     const char *const *origin; /* CORS: "https://a.example"; "*": all; [none but our own] */
     size_t n_origin;
@@ -162,6 +164,9 @@ const char *mg_http_query(struct mg_http_exchange *x, const char *name);
 const char *mg_http_param(struct mg_http_exchange *x, const char *name);
 const char *mg_http_header(const struct mg_http_exchange *x, const char *name);
 struct mg_slice mg_http_body(const struct mg_http_exchange *x);
+/* Moves the body into `out`, which is empty before and the caller's afterwards; it no longer counts
+ * as held. For exchanges that last long after their body has been read. */
+void mg_http_take_body(struct mg_http_exchange *x, struct mg_buf *out);
 const char *mg_http_peer(const struct mg_http_exchange *x);
 const char *mg_http_request_id(const struct mg_http_exchange *x);
 bool mg_http_is_tls(const struct mg_http_exchange *x);
@@ -190,7 +195,8 @@ enum mg_status mg_http_reply(struct mg_http_exchange *x, int status, const char 
 enum mg_status mg_http_reply_error(struct mg_http_exchange *x, int status, const char *code,
                                    const char *text);
 /* A reply in pieces: chunked, or until the connection ends for HTTP/1.0. Each write goes out at
- * once. MG_ERR_LIMIT: more than max_queued bytes wait; the connection is cut. */
+ * once. MG_ERR_LIMIT: more than max_queued bytes wait; the connection is cut (so a single write
+ * stays well below that). */
 enum mg_status mg_http_stream_begin(struct mg_http_exchange *x, int status,
                                     const char *content_type);
 enum mg_status mg_http_stream_write(struct mg_http_exchange *x, const void *data, size_t n);

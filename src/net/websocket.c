@@ -95,6 +95,7 @@ static void on_chunk(wslay_event_context_ptr context,
     }
     s->counts.body_bytes += arg->data_length;
     x->counted += arg->data_length;
+    x->bytes_in += arg->data_length;
 }
 
 static void on_message(wslay_event_context_ptr context,

@@ -81,6 +81,12 @@ static void stop_pending(struct mg_http_exchange *x, void *user) {
 static void get_never(struct mg_http_exchange *x, void *user) {
     mg_http_on_end(x, tell_end);
     if (number(x, "stop", 1)) mg_http_on_stop(x, stop_pending);
+    if (number(x, "take", 0)) {
+        struct mg_buf body;
+        mg_http_take_body(x, &body);
+        printf("taken %zu\n", body.n);
+        mg_buf_free(&body);
+    }
     printf("busy %s\n", mg_http_path(x));
 }
 
@@ -245,6 +251,10 @@ static void on_reload(void *user) {
     printf("reload\n");
 }
 
+static void on_stopping(void *user) {
+    printf("stopping\n");
+}
+
 static void on_signal(int sig) {
     if (sig == SIGHUP)
         mg_http_server_reload(server);
@@ -281,6 +291,7 @@ static struct mg_http_options options = {
     .log = log_line,
     .note = tell_note,
     .on_reload = on_reload,
+    .on_stopping = on_stopping,
 };
 static const char *origins[4];
 static const char *key_file, *log_path, *log_json;

@@ -209,6 +209,15 @@ def test_all_bodies_together_are_limited(serve):
     assert s.get("/echo", "POST", body=b"x" * 20000).status == 200
 
 
+def test_a_taken_body_counts_no_more(serve):
+    s = serve(max_body_total=100000)
+    with s.connect() as a:
+        a.sendall(b"POST /never?take=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n\r\n" + b"x" * 90000)
+        assert s.wait("taken") == "taken 90000"
+        assert json.loads(s.get("/stats").body)["body_bytes"] == 0
+        assert s.get("/echo", "POST", body=b"x" * 90000).status == 200
+
+
 def test_http_1_0(plain):
     assert plain.ask(b"GET /hello HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\nhello\n")
     r = Reply(plain.ask(b"GET /chunks HTTP/1.0\r\n\r\n"))

@@ -282,6 +282,17 @@ def test_idle_connections_make_room(serve):
     read_until(idle[4], b"hello\n")
 
 
+def test_silent_connections_make_room(serve):
+    """Connections that never ask anything keep nobody out for long."""
+    s = serve(max_connection=5)
+    silent = [s.connect() for _ in range(5)]
+    deadline = time.monotonic() + LIMIT
+    while s.get("/hello").status == 503:
+        assert time.monotonic() < deadline
+    silent[4].sendall(GET)
+    read_until(silent[4], b"hello\n")
+
+
 def test_without_descriptors(serve):
     s = serve()
     resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (24, 24))

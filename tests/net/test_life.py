@@ -195,6 +195,7 @@ def test_second_stop_shortens(serve):
     c.sendall(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
     s.wait("busy")
     s.send(signal.SIGTERM)
+    s.wait("stopping")
     s.send(signal.SIGINT)
     assert Reply(read_all(c)).status == 503
     assert s.process.wait(30) == 0

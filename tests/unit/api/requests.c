@@ -125,7 +125,7 @@ static void socket_questions(void **state) {
 
     static const struct {
         const char *text, *param;
-        enum mg_ws_kind kind;
+        enum mg_ws_ask kind;
         bool fine;
     } c[] = {
         {"{\"type\":\"cancel\"}", "", MG_WS_CANCEL, true},
