@@ -3,13 +3,13 @@
  *
  * A stream is, for one answer (n > 1: the same per index, in any order):
  *
- *     data: {"id":..,"object":"chat.completion.chunk","created":..,"model":..,
- *            "choices":[{"index":0,"delta":{"role":"assistant","content":""},...}]} mg_chunk_begin
- *     data: {... "delta":{},"finish_reason":null}],"prompt_progress":{...}} mg_chunk_progress data:
- * {... "delta":{"content":"The"} ...}                                          mg_chunk_text data:
- * {... "delta":{},"finish_reason":"stop"}],"images":[..],"timings":{..}}     mg_chunk_finish data:
- * {... "choices":[],"usage":{...}}                   mg_chunk_usage, with include_usage only data:
- * [DONE]                                                                       mg_chunk_done
+ *     mg_chunk_begin      data: {"id":..,"object":"chat.completion.chunk","created":..,"model":..,
+ *                           "choices":[{"index":0,"delta":{"role":"assistant","content":""},..}]}
+ *     mg_chunk_progress   data: {.. "delta":{},"finish_reason":null}],"prompt_progress":{..}}
+ *     mg_chunk_text       data: {.. "delta":{"content":"The"} ..}
+ *     mg_chunk_finish     data: {.. "delta":{},"finish_reason":"stop"}],"images":[..],"timings":..}
+ *     mg_chunk_usage      data: {.. "choices":[],"usage":{..}}      with include_usage only
+ *     mg_chunk_done       data: [DONE]
  *
  * each followed by an empty line. id, created and model are the same in all; the caller makes them
  * once. There are never `id:` lines. What is not known yet is null or left out, as OpenAI does.

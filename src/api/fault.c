@@ -36,7 +36,15 @@ static const struct {
     {"shutting_down", unavailable, 503, true, true},
     {"out_of_memory", unavailable, 503, true, true},
     {"not_supported", "not_supported_error", 501, false, true},
+    {"busy", unavailable, 503, true, true},
+    /* Of a picture's URL (net/remote.h, net/fetch.h), whose texts name the host at most. 4xx, so
+     * that a client doesn't make us ask that host again and again. */
     {"image_fetch", invalid, 400, false, true},
+    {"network", invalid, 400, false, true},
+    {"timeout", invalid, 400, false, true},
+    {"certificate", invalid, 400, false, true},
+    {"redirect", invalid, 400, false, true},
+    {"http_*", invalid, 400, false, true},
     /* Of the checkpoint, not of the request. */
     {"tokenizer_*", server, 500, false, false},
     {"checksum", server, 500, false, false},

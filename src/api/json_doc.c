@@ -84,6 +84,8 @@ static enum mg_status scan_string(struct scan *s, size_t begin, size_t *end, boo
         if (s->n - i >= 6 && memcmp(s->body + i, "\\u0000", 6) == 0)
             return bad_json(s->f, i, "a zero byte in a string");
         if (s->n - i < 2) return bad_json(s->f, s->n, "the text ends within a string");
+        if ((unsigned char)s->body[i + 1] < 0x20)
+            return bad_json(s->f, i + 1, "a control character in a string");
         i += 2;
     }
 }
@@ -234,7 +236,7 @@ static bool unescape_ascii(const char *text, size_t n, struct mg_buf *scratch) {
         mg_buf_add(scratch, text + i, plain);
         i += plain;
         if (!back) break;
-        /* The scan saw a character behind every backslash. */
+        /* The scan saw a character behind every backslash, and no zero byte. */
         const char *at = strchr(from, text[i + 1]);
         if (at) {
             mg_buf_add_byte(scratch, (uint8_t)to[at - from]);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_LABEL 3
 
@@ -187,7 +188,7 @@ unsigned mg_metrics_label(enum mg_metric id, unsigned i, const char *text) {
     const struct label *label = &table[id].label[i < MAX_LABEL ? i : MAX_LABEL - 1];
     unsigned n = (unsigned)count_values(label);
     for (unsigned k = 0; label->value && k < n; k++)
-        if (!strcmp(label->value[k], text)) return k;
+        if (!strcasecmp(label->value[k], text)) return k;
     return n - 1;
 }
 

@@ -65,8 +65,8 @@ struct mg_metrics;
 enum mg_status mg_metrics_open(struct mg_metrics **out, struct mg_err *err);
 void mg_metrics_close(struct mg_metrics *m); /* NULL is fine */
 
-/* The number of `text` among the values of the metric's i-th label; that of "other" when it isn't
- * there. */
+/* The number of `text` among the values of the metric's i-th label, upper and lower case alike;
+ * that of the last value ("other" where there is one) when it isn't there. */
 unsigned mg_metrics_label(enum mg_metric id, unsigned i, const char *text);
 
 /* Up to three label values, those that the metric has; what is out of range counts as "other". */

@@ -321,6 +321,11 @@ static void errors_for_clients(void **state) {
         {MG_ERR_NUMERIC, "vision_not_finite", 500, "server_error", "vision_not_finite", 0, 1},
         {MG_ERR_IO, "", 500, "server_error", NULL, 0, 0},
         {MG_ERR_FORMAT, "tokenizer_no_control", 500, "server_error", "tokenizer_no_control", 0, 0},
+        {MG_ERR_IO, "network", 400, "invalid_request_error", "network", 0, 1},
+        {MG_ERR_NOT_FOUND, "http_404", 400, "invalid_request_error", "http_404", 0, 1},
+        {MG_ERR_ARGUMENT, "host_not_allowed", 400, "invalid_request_error", "host_not_allowed", 0,
+         1},
+        {MG_ERR_LIMIT, "busy", 503, "unavailable_error", "busy", 1, 1},
         {MG_ERR_CANCELLED, "cancelled", 503, "unavailable_error", "cancelled", 0, 1},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {

@@ -571,6 +571,17 @@ static void long_strings_are_taken_out(void **state) {
     f = refuse(body);
     assert_non_null(strstr(f.err.text, "control character"));
     free(body);
+    body = long_body(4000, 5000); /* nor behind a backslash, a zero byte least of all */
+    b = strstr(body, "bbbb");
+    size_t n_body = strlen(body);
+    for (char c = 0; c < 0x20; c += 10) {
+        struct mg_chat_request *none;
+        f = (struct mg_fault){0};
+        memcpy(b, (const char[]){'\\', c}, 2);
+        assert_int_equal(mg_chat_request_parse(body, n_body, NULL, &none, &f), MG_ERR_FORMAT);
+        assert_non_null(strstr(f.err.text, "control character"));
+    }
+    free(body);
     /* The stand-in can't be forged. */
     f = refuse(WITH("\"a\":\"\\u000000000000\""));
     assert_non_null(strstr(f.err.text, "zero byte"));
@@ -712,6 +723,40 @@ static void memory_of_hostile_bodies(void **state) {
     }
 }
 
+/* Nothing of a request comes back in an error (faults.md, row 70): 2,000 damaged bodies that are
+ * full of one word, and a path. */
+static void errors_repeat_nothing(void **state) {
+    static const char seed[] =
+        "{\"model\":\"CANARY\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+        "\"image_url\",\"image_url\":{\"url\":\"file:///etc/"
+        "CANARY\",\"detail\":\"low\"}},{\"type\":"
+        "\"text\",\"text\":\"CANARY CANARY\"}]}],\"CANARY\":1,\"stop\":[\"CANARY\"],\"top_p\":0.5}";
+    static const char put[] = "{}[]\",:\\x017eu\n*";
+    uint32_t x = 1;
+    size_t n_error = 0;
+    for (int i = 0; i < 2000; i++) {
+        char body[sizeof seed];
+        memcpy(body, seed, sizeof seed);
+        for (uint32_t k = 0; k <= (x >> 16) % 5; k++) {
+            x = x * 1664525 + 1013904223;
+            size_t at = (x >> 8) % (sizeof seed - 1);
+            x = x * 1664525 + 1013904223;
+            body[at] = put[(x >> 16) % (sizeof put - 1)];
+        }
+        struct mg_chat_request *r;
+        struct mg_fault f = {0};
+        if (mg_chat_request_parse(body, sizeof seed - 1, NULL, &r, &f) != MG_OK) {
+            n_error++;
+            assert_null(strstr(f.err.text, "CANARY"));
+            assert_null(strstr(f.err.text, "etc"));
+            assert_null(strstr(f.err.text, "0x"));
+            assert_null(strstr(f.param, "CANARY"));
+        }
+        mg_chat_request_free(r);
+    }
+    assert_true(n_error > 1000);
+}
+
 static void every_allocation_may_fail(void **state) {
     char *body[2] = {strdup(whole), long_body(9000, 3000)};
     for (int i = 0; i < 2; i++) {
@@ -770,6 +815,7 @@ int main(void) {
         cmocka_unit_test(memory_of_a_big_picture),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(memory_of_hostile_bodies),
+        cmocka_unit_test(errors_repeat_nothing),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_picture_from_beside),
     };

@@ -45,6 +45,10 @@ static void exposition(void **state) {
     unsigned route = mg_metrics_label(MG_M_HTTP_REQUESTS, 0, "/v1/chat/completions"),
              post = mg_metrics_label(MG_M_HTTP_REQUESTS, 1, "POST"),
              code = mg_metrics_label(MG_M_HTTP_REQUESTS, 2, "503");
+    assert_int_equal(mg_metrics_label(MG_M_IMAGES, 0, "JPEG"),
+                     mg_metrics_label(MG_M_IMAGES, 0, "jpeg"));
+    assert_int_not_equal(mg_metrics_label(MG_M_IMAGES, 0, "HEIC"),
+                         mg_metrics_label(MG_M_IMAGES, 0, "no such format"));
     mg_metrics_add_at(m, MG_M_HTTP_REQUESTS, 3, route, post, code);
     mg_metrics_add_at(m, MG_M_HTTP_REQUESTS, 1, 9999, 9999, 9999);
     mg_metrics_add(m, MG_M_GENERATED_TOKENS, UINT64_C(1) << 60);
