@@ -189,8 +189,10 @@ static void *prepare_main(void *arg) {
             return NULL;
         } else if (s->changed == told) {
             wait_until(s, &s->to_prepare, soonest);
+            unlock(s);
+            continue; /* there may be a place now */
         }
-        bool tell = s->changed != told && s->waiting.n;
+        bool tell = !j && s->waiting.n;
         told = s->changed;
         if (j) s->changed++;
         unlock(s);
