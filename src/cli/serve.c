@@ -84,6 +84,8 @@ static enum mg_status check(const struct mg_options *o, struct mg_err *err) {
     const char *prefix = mg_opt_text(o, MG_OPT_API_PREFIX, NULL);
     if (prefix && prefix[0] != '/')
         return mg_fail(err, MG_ERR_ARGUMENT, "usage", "--api-prefix begins with /");
+    if (mg_opt_flag(o, MG_OPT_SIMILAR_CACHE, false) && mg_opt_int(o, MG_OPT_ANSWER_CACHE, 0) == 0)
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "--similar-cache needs --answer-cache MB");
     return MG_OK;
 }
 
@@ -123,6 +125,9 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
     s.scheduler.wait_seconds = mg_opt_float(o, MG_OPT_QUEUE_TIME, 0);
     s.scheduler.prefix_budget = budget(o, MG_OPT_CACHE_RAM);
     s.scheduler.feature_budget = budget(o, MG_OPT_IMAGE_CACHE);
+    s.scheduler.answer_budget = (size_t)mg_opt_int(o, MG_OPT_ANSWER_CACHE, 0) << 20;
+    s.scheduler.answer_seconds = mg_opt_float(o, MG_OPT_ANSWER_CACHE_TIME, 0);
+    s.scheduler.similar = mg_opt_flag(o, MG_OPT_SIMILAR_CACHE, false);
     s.scheduler.warm_up = mg_opt_flag(o, MG_OPT_WARMUP, true);
     answer_defaults(o, e, &s.answer);
     return s;

@@ -28,6 +28,7 @@ enum mg_status mg_chat_open(mg_engine *engine, mg_chat **out, struct mg_err *err
 static void free_image(struct chat_image *image) {
     free(image->rgb);
     mg_cells_free(&image->kept);
+    mg_fingerprint_close(image->print);
     if (image->shared)
         mg_feature_release(image->shared);
     else
@@ -192,6 +193,14 @@ static enum mg_status make_key(const mg_chat *chat, enum mg_prune_mode prune, ui
     return mg_sha256_finish(&h, image->key) ? MG_OK : mg_fail_memory(err, "picture's key");
 }
 
+static enum mg_status make_print(struct chat_image *image, const mg_engine *e, struct mg_err *err) {
+    uint32_t side = e->patch_config.patch;
+    image->print = mg_alloc_zero(1, sizeof *image->print);
+    if (!image->print) return mg_fail_memory(err, "picture's fingerprint");
+    return mg_fingerprint_make(image->rgb, image->grid_w * side, image->grid_h * side, image->print,
+                               err);
+}
+
 /* The header first: what is too large, too long or unknown fails before anything is decoded. */
 static enum mg_status read_image(const mg_chat *chat, const struct mg_image_want *want,
                                  const void *bytes, size_t n, struct chat_image *out,
@@ -220,6 +229,7 @@ static enum mg_status read_image(const mg_chat *chat, const struct mg_image_want
         status = mg_chat_prune(engine, prune, near, out, err);
         if (status == MG_OK && engine->feature_cache)
             status = make_key(chat, prune, near, out, err);
+        if (status == MG_OK && chat->want_prints) status = make_print(out, engine, err);
         fill_report(out, &image.info, patches.n_token, n);
         out->report.resized_width = out->grid_w * engine->patch_config.patch;
         out->report.resized_height = out->grid_h * engine->patch_config.patch;

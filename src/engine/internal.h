@@ -15,6 +15,7 @@
 #include "engine/draft.h"
 #include "engine/feature_cache.h"
 #include "engine/sampler.h"
+#include "image/fingerprint.h"
 #include "image/patches.h"
 #include "image/prune.h"
 #include "margay/margay.h"
@@ -60,6 +61,7 @@ struct chat_image {
     struct mg_picture picture;    /* features; row NULL until encoded; `shared`'s if there is one */
     struct mg_feature *shared;    /* a reference, or NULL: the picture is this conversation's own */
     uint8_t key[MG_SHA256_BYTES]; /* of the features; set when the engine has a cache of them */
+    struct mg_fingerprint *print; /* owned; NULL unless the chat wants prints */
     struct mg_image_report report;
     bool counted; /* its decode time was part of an earlier answer */
 };
@@ -91,6 +93,7 @@ struct mg_chat {
     struct mg_ids answer_ids;
     atomic_bool cancel;
     bool raw;                        /* the only turn's text is the prompt */
+    bool want_prints;                /* pictures' fingerprints are made when they are added */
     uint8_t tenant[MG_TENANT_BYTES]; /* whose: what others have cached is not found */
 };
 

@@ -101,9 +101,40 @@ void mg_prefix_use(struct mg_prefix_store *s, mg_chat *chat, const struct layout
     link_newest(s, best);
 }
 
+/* The first n tokens of both are the same. */
+static bool begin_alike(const struct mg_prefix *p, const mg_chat *chat, size_t n) {
+    int64_t last = -1;
+    if (memcmp(p->tenant, chat->tenant, sizeof p->tenant) != 0) return false;
+    if (memcmp(p->id, chat->kv_id, n * sizeof *p->id) != 0) return false;
+    for (size_t i = 0; i < n; i++) {
+        int64_t image = image_of(p->id[i]);
+        if (image != last && image >= 0 &&
+            memcmp(p->key[image], chat->image[image].key, MG_SHA256_BYTES) != 0)
+            return false;
+        last = image;
+    }
+    return true;
+}
+
+/* Of two sequences of which one begins with the other only the longer is worth its place. true:
+ * the store has the longer one already. */
+static bool is_superfluous(struct mg_prefix_store *s, const mg_chat *chat) {
+    for (struct mg_prefix *p = s->newest, *older; p; p = older) {
+        older = p->older;
+        if (!begin_alike(p, chat, mg_min_size(p->kv.n, chat->kv.n))) continue;
+        unlink_entry(s, p);
+        if (p->kv.n > chat->kv.n) {
+            link_newest(s, p);
+            return true;
+        }
+        free_entry(p);
+    }
+    return false;
+}
+
 void mg_prefix_keep(struct mg_prefix_store *s, mg_chat *chat) {
     size_t n = chat->kv.n, bytes = mg_kv_bytes(&chat->kv, n) + n * sizeof(int64_t);
-    if (n < MG_LEAST_PREFIX || bytes > s->budget) return;
+    if (n < MG_LEAST_PREFIX || bytes > s->budget || is_superfluous(s, chat)) return;
     struct mg_prefix *p = calloc(1, sizeof *p);
     if (!p) return;
     p->id = mg_alloc(n, sizeof *p->id);

@@ -25,7 +25,8 @@ struct mg_prefix_store {
 /* Gives `chat`, which has no keys and values yet, what the store has of its prompt. Failing for
  * want of memory is no failure: there is less to take over. */
 void mg_prefix_use(struct mg_prefix_store *s, mg_chat *chat, const struct layout *l);
-/* Takes the keys and values out of a chat that is about to be closed. */
+/* Takes the keys and values out of a chat that is about to be closed, unless the store has them and
+ * more; shorter ones that they begin with go. */
 void mg_prefix_keep(struct mg_prefix_store *s, mg_chat *chat);
 void mg_prefix_store_shrink(struct mg_prefix_store *s, size_t budget);
 

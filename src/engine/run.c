@@ -266,6 +266,21 @@ enum mg_status mg_run_decide(struct mg_run *r, const int32_t *id, struct mg_err 
     return MG_OK;
 }
 
+enum mg_status mg_run_repeat(struct mg_run *r, const char *reason, const char *detail,
+                             struct mg_err *err) {
+    mg_chat *chat = r->chat;
+    for (size_t i = 0; i < chat->n_image; i++) {
+        if (!chat->image[i].counted) r->answer.image_ms += chat->image[i].report.decode_ms;
+        chat->image[i].counted = true;
+    }
+    r->answer.cached_tokens = r->layout.n;
+    r->answer.first_token_ms = (mg_clock() - r->start) * 1e3 + r->answer.image_ms;
+    r->answer.finish_reason = reason;
+    r->answer.stop_detail = detail;
+    r->over = true;
+    return release(r, -1) ? MG_OK : mg_fail_memory(err, "answer");
+}
+
 /* The end of a text that was held back: part of a character, the beginning of a stop string. */
 static bool flush_text(struct mg_run *r) {
     bool stopped = false;
@@ -281,7 +296,8 @@ enum mg_status mg_run_finish(struct mg_run *r, enum mg_status status, bool keep,
     mg_chat *chat = r->chat;
     struct mg_answer *a = &r->answer;
     size_t n = chat->answer_ids.n;
-    if (n > 1) a->decode_ms_per_token = (mg_clock() - r->stage_start) * 1e3 / (double)(n - 1);
+    if (n > 1 && r->stage == MG_STAGE_DECODE)
+        a->decode_ms_per_token = (mg_clock() - r->stage_start) * 1e3 / (double)(n - 1);
     if (status == MG_ERR_CANCELLED && r->stage == MG_STAGE_DECODE) { /* what was said stays said */
         mg_err_clear(err);
         a->finish_reason = "cancelled";

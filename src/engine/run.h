@@ -71,6 +71,10 @@ void mg_run_passed(struct mg_run *r);
 size_t mg_run_wanted(const struct mg_run *r);
 /* The next tokens, [mg_run_wanted], are said as far as they follow from each other. */
 enum mg_status mg_run_decide(struct mg_run *r, const int32_t *id, struct mg_err *err);
+/* Instead of all this: the whole answer is in `ready` and the chat's answer_ids, from a cache. Says
+ * it and ends the run; mg_run_finish comes next. */
+enum mg_status mg_run_repeat(struct mg_run *r, const char *reason, const char *detail,
+                             struct mg_err *err);
 /* The conversation was stopped from outside, or by the event's answer. */
 bool mg_run_is_stopped(const struct mg_run *r);
 /* A run that ended by `status`: cancelled after its first token is an answer all the same (MG_OK).

@@ -27,6 +27,11 @@ void mg_note_counts(struct mg_scheduler *s) {
     c->prefix_hits = s->prefixes.hits;
     c->prefix_bytes = s->prefixes.bytes;
     c->prefixes = s->prefixes.n;
+    c->answer_queries = s->answers.queries;
+    c->answer_hits = s->answers.hits;
+    c->answer_near_hits = s->answers.near_hits;
+    c->answer_bytes = s->answers.bytes;
+    c->answers = s->answers.n;
     c->kv_tokens = 0;
     for (size_t i = 0; i < s->n_run; i++)
         if (s->run[i]->chat) c->kv_tokens += s->run[i]->chat->kv.n;
@@ -34,6 +39,12 @@ void mg_note_counts(struct mg_scheduler *s) {
 }
 
 /* --- events --- */
+/* What has been told is only kept for the cache of answers. */
+static void note_told(struct job *j) {
+    j->n_told = j->n_logprob;
+    if (!j->keep) j->n_told = j->n_logprob = 0;
+}
+
 static bool on_event(void *user, const struct mg_event *e) {
     struct job *j = user;
     struct mg_job_event out = {.kind = e->kind == MG_EVENT_TEXT ? MG_JOB_TEXT : MG_JOB_STAGE,
@@ -45,10 +56,11 @@ static bool on_event(void *user, const struct mg_event *e) {
                                .text = e->text,
                                .n_text = e->n_text,
                                .n_token = j->chat->answer_ids.n,
-                               .logprob = j->logprob,
-                               .n_logprob = e->kind == MG_EVENT_TEXT ? j->n_logprob : 0};
+                               .logprob = mg_job_untold(j),
+                               .n_logprob =
+                                   e->kind == MG_EVENT_TEXT ? j->n_logprob - j->n_told : 0};
     j->o.event(j->o.user, &out);
-    if (e->kind == MG_EVENT_TEXT) j->n_logprob = 0;
+    if (e->kind == MG_EVENT_TEXT) note_told(j);
     return true;
 }
 
@@ -64,7 +76,12 @@ static void end(struct mg_scheduler *s, struct job *j, enum mg_status status) {
     remove_run(s, j);
     if (j->open) {
         status = mg_run_finish(&j->run, status, false, &j->err);
-        if (status == MG_OK && !j->o.no_prefix) mg_prefix_keep(&s->prefixes, j->chat);
+        if (status == MG_OK && j->keep)
+            mg_answer_put(&s->answers, &j->key, j->chat, &j->run.answer, j->logprob, j->n_logprob,
+                          mg_clock());
+        /* what was read before somebody lost patience is right all the same */
+        bool sound = status == MG_OK || status == MG_ERR_CANCELLED;
+        if (sound && !j->o.no_prefix) mg_prefix_keep(&s->prefixes, j->chat);
         s->slot[j->slot].used = false;
         s->kv_used -= j->kv_need;
     }
@@ -106,6 +123,44 @@ static enum mg_status open_run(struct mg_scheduler *s, struct job *j) {
     return status;
 }
 
+/* --- answers that are there --- */
+bool mg_job_wants_similar(const struct mg_scheduler *s, const struct job *j) {
+    return s->options.similar && j->o.similar > 0 && s->options.answer_budget &&
+           !j->o.no_answer_cache && mg_answer_is_decided(&j->o);
+}
+
+/* Looks for the answer of a job that was just opened. NULL: it has to be made. */
+static const struct mg_cached_answer *find_answer(struct mg_scheduler *s, struct job *j) {
+    double now = mg_clock();
+    if (!s->answers.budget || j->o.no_answer_cache || !mg_answer_is_decided(&j->o)) return NULL;
+    struct mg_err none = {0}; /* without a key it is simply not kept */
+    if (mg_answer_key_make(&j->run, &j->o, &j->key, &none) != MG_OK) return NULL;
+    const struct mg_cached_answer *a = mg_answer_find(&s->answers, &j->key, now);
+    j->from = a ? MG_FROM_CACHE : MG_FROM_MODEL_ASKED;
+    if (!a && mg_job_wants_similar(s, j)) {
+        a = mg_answer_find_near(&s->answers, &j->key, j->chat, j->o.similar, now, &j->distance);
+        if (a) j->from = MG_FROM_CACHE_NEAR;
+    }
+    j->keep = !a;
+    return a;
+}
+
+/* Says it as if it had been made. Nothing was computed, and the numbers say so. */
+static enum mg_status repeat(struct job *j, const struct mg_cached_answer *a) {
+    struct mg_run *r = &j->run;
+    mg_chat *chat = j->chat;
+    j->logprob = mg_alloc(a->n_logprob, sizeof *a->logprob);
+    bool ok = j->logprob && mg_ids_reserve(&chat->answer_ids, a->n_token) &&
+              mg_buf_add(&r->ready, a->text, a->n_text);
+    for (size_t i = 0; i < a->n_token && ok; i++) ok = mg_ids_add(&chat->answer_ids, a->token[i]);
+    if (!ok) return mg_fail_memory(&j->err, "answer");
+    if (a->n_logprob) memcpy(j->logprob, a->logprob, a->n_logprob * sizeof *a->logprob);
+    j->n_logprob = j->cap_logprob = a->n_logprob;
+    for (size_t i = 0; i < chat->n_image; i++) /* nor was it looked at, though decoded */
+        chat->image[i].report.cached = true;
+    return mg_run_repeat(r, a->finish_reason, a->stop_detail, &j->err);
+}
+
 /* Opens what there is memory for; the first can always go on. */
 static void open_prepared(struct mg_scheduler *s) {
     for (size_t i = 0; i < s->n_run; i++) {
@@ -136,6 +191,10 @@ static void open_prepared(struct mg_scheduler *s) {
         s->kv_used += j->kv_need;
         s->slot[j->slot].used = true;
         j->open = true;
+        const struct mg_cached_answer *known = find_answer(s, j);
+        if (!known) continue;
+        end(s, j, repeat(j, known));
+        i--;
     }
 }
 
@@ -217,6 +276,9 @@ static void decide(struct mg_scheduler *s, struct job *j, const int32_t *id) {
             status = mg_fail(&j->err, MG_ERR_NUMERIC, "logits_not_finite",
                              "the model gave a logit that is not a finite number");
     if (status == MG_OK) status = mg_run_decide(&j->run, id, &j->err);
+    const char *detail = j->run.answer.stop_detail;
+    if (j->n_logprob > j->n_told && detail && strcmp(detail, "end_token") == 0)
+        j->n_logprob--; /* the end is no part of the answer */
     if (status != MG_OK || j->run.over) end(s, j, status);
 }
 

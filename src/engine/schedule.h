@@ -3,6 +3,7 @@
 #ifndef MG_ENGINE_SCHEDULE_H
 #define MG_ENGINE_SCHEDULE_H
 
+#include "engine/answer_cache.h"
 #include "engine/run.h"
 #include "engine/scheduler.h"
 
@@ -24,8 +25,13 @@ struct job {
     bool open, looked;
     size_t slot;                      /* once open */
     size_t kv_need;                   /* bytes of keys and values that it may come to */
-    struct mg_token_logprob *logprob; /* [n_logprob] of tokens whose text is not out, owned */
-    size_t n_logprob, cap_logprob;
+    struct mg_token_logprob *logprob; /* [n_logprob] of tokens whose text is not out (the first
+                                         n_told are), owned */
+    size_t n_logprob, n_told, cap_logprob;
+    struct mg_answer_key key; /* with `keep` */
+    bool keep;                /* the answer goes into the cache */
+    enum mg_answer_from from;
+    double distance;
     struct mg_scheduler *scheduler;
 };
 
@@ -64,6 +70,7 @@ struct mg_scheduler {
     struct slot slot[MG_MAX_RUNNING];
     struct mg_feature_cache features;
     struct mg_prefix_store prefixes;
+    struct mg_answer_cache answers;
     size_t kv_budget, kv_used;     /* bytes: what open jobs may take together */
     float *logits;                 /* [max_running][n_vocab] */
     double pass_seconds, pass_end; /* of the last pass: duration, mg_clock at its end */
@@ -81,6 +88,12 @@ void mg_work(struct mg_scheduler *s);
 void mg_take_ready(struct mg_scheduler *s);
 /* Under the lock, by the engine thread. */
 void mg_note_counts(struct mg_scheduler *s);
+/* Its pictures are worth fingerprints. Any thread. */
+bool mg_job_wants_similar(const struct mg_scheduler *s, const struct job *j);
+/* The first of its log-probabilities that has not been told. */
+static inline const struct mg_token_logprob *mg_job_untold(const struct job *j) {
+    return j->n_told ? j->logprob + j->n_told : j->logprob;
+}
 /* Calls `done` and frees all of it. By the thread that has the job. */
 void mg_job_end(struct mg_scheduler *s, struct job *j, enum mg_status status);
 

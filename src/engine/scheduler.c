@@ -67,8 +67,10 @@ void mg_job_end(struct mg_scheduler *s, struct job *j, enum mg_status status) {
                                    .chat = j->chat,
                                    .queue_ms =
                                        ((j->began ? j->began : mg_clock()) - j->submitted) * 1e3,
-                                   .logprob = j->logprob,
-                                   .n_logprob = j->n_logprob};
+                                   .from = j->from,
+                                   .distance = j->distance,
+                                   .logprob = mg_job_untold(j),
+                                   .n_logprob = j->n_logprob - j->n_told};
     j->o.done(j->o.user, &result);
     mg_run_close(&j->run);
     lock(s);
@@ -150,6 +152,7 @@ static void prepare(struct mg_scheduler *s, struct job *j) {
     enum mg_status status = mg_chat_open(s->engine, &chat, &j->err);
     if (status == MG_OK) {
         memcpy(chat->tenant, j->o.tenant, sizeof chat->tenant);
+        chat->want_prints = mg_job_wants_similar(s, j);
         status = j->o.prepare(j->o.user, chat, &j->err);
     }
     j->status = status;
@@ -320,6 +323,8 @@ static void fill_defaults(struct mg_scheduler *s, const struct mg_scheduler_opti
     if (!p->feature_budget) p->feature_budget = within(left / 10, 32 * mb, 1024 * mb);
     if (!p->prefix_budget) p->prefix_budget = within(left / 5, 64 * mb, 4096 * mb);
     s->features.budget = p->feature_budget == SIZE_MAX ? 0 : p->feature_budget;
+    s->answers.budget = p->answer_budget;
+    s->answers.seconds = p->answer_seconds;
     s->prefixes.budget = p->prefix_budget == SIZE_MAX ? 0 : p->prefix_budget;
     s->kv_budget = within(left / 2, 128 * mb, SIZE_MAX);
 }
@@ -378,6 +383,7 @@ void mg_scheduler_close(struct mg_scheduler *s) {
     s->engine->feature_cache = NULL;
     mg_feature_cache_shrink(&s->features, 0);
     mg_prefix_store_shrink(&s->prefixes, 0);
+    mg_answer_cache_shrink(&s->answers, 0);
     for (size_t i = 0; i < MG_MAX_RUNNING; i++) {
         mg_sampler_close(s->slot[i].sampler);
         mg_draft_free(&s->slot[i].draft);

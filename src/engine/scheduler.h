@@ -24,6 +24,7 @@
 struct mg_scheduler;
 
 #define MG_MAX_RUNNING 16
+#define MG_SIMILAR_LEAST 0.9 /* the least likeness that a job may ask for */
 
 struct mg_scheduler_options {
     size_t max_running;       /* answers at once, 1 .. MG_MAX_RUNNING; 0: 8 */
@@ -32,8 +33,11 @@ struct mg_scheduler_options {
     double wait_seconds;      /* longest time in the queue; 0: 300 */
     size_t feature_budget;    /* bytes of pictures' features kept; SIZE_MAX: none */
     size_t prefix_budget;     /* bytes of keys and values kept; SIZE_MAX: none */
+    size_t answer_budget;     /* bytes of answers kept (answer_cache.h); 0: none */
+    double answer_seconds;    /* how long one is good; 0: for ever */
+    bool similar;             /* also for nearly the same pictures, when a job asks for it */
     bool warm_up;             /* before the first job */
-};                            /* both budgets 0: from the memory that is left */
+};                            /* the first two budgets 0: from the memory that is left */
 
 /* The log-probability of a token and of the likeliest at its place. */
 struct mg_token_logprob {
@@ -63,6 +67,14 @@ struct mg_job_event {
     size_t n_logprob;
 };
 
+/* Where an answer comes from. */
+enum mg_answer_from {
+    MG_FROM_MODEL,       /* the cache of answers was not asked */
+    MG_FROM_MODEL_ASKED, /* it was, and did not have it */
+    MG_FROM_CACHE,       /* the same question */
+    MG_FROM_CACHE_NEAR   /* the same question about nearly the same pictures */
+};
+
 /* How a job ended; views until `done` returns. */
 struct mg_job_result {
     enum mg_status status;
@@ -70,6 +82,8 @@ struct mg_job_result {
     const struct mg_answer *answer; /* with MG_OK; else of what was done so far */
     const mg_chat *chat;            /* for its pictures' reports; NULL when it never began */
     double queue_ms;
+    enum mg_answer_from from;
+    double distance; /* with MG_FROM_CACHE_NEAR: share of the hash that differs */
     const struct mg_token_logprob *logprob; /* [n_logprob] not yet in an event */
     size_t n_logprob;
 };
@@ -87,6 +101,8 @@ struct mg_job {
     size_t n_top_logprobs;           /* at most MG_MAX_LOGPROBS */
     uint8_t tenant[MG_TENANT_BYTES]; /* whose: caches are separate, queue places shared out */
     size_t bytes;                    /* that it holds while it waits */
+    bool no_answer_cache;            /* its answer is neither looked for nor kept */
+    double similar;                  /* 0.9 .. 1: answers about pictures so alike will do; 0: no */
     bool no_prefix;                  /* keys and values are neither taken over nor kept */
     double wait_seconds;             /* 0: the scheduler's */
 };
@@ -109,6 +125,8 @@ struct mg_scheduler_counts {
     uint64_t passes, pass_rows; /* of the decoder */
     uint64_t feature_queries, feature_hits, prefix_queries, prefix_hits;
     size_t feature_bytes, prefix_bytes, features, prefixes;
+    uint64_t answer_queries, answer_hits, answer_near_hits;
+    size_t answer_bytes, answers;
     size_t kv_tokens;     /* of running jobs */
     double last_progress; /* mg_clock when the engine thread last got on with something */
     bool busy;            /* there is something to get on with */

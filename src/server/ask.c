@@ -84,6 +84,16 @@ static void send_stream(struct ask *a, struct mg_http_exchange *x, const struct 
     if (status == MG_OK && finished) mg_http_stream_end(x);
 }
 
+static void add_cache_fields(const struct ask *a, struct mg_http_exchange *x) {
+    const char *name = mg_reply_cache_name(a->cache);
+    char text[16];
+    if (!name || a->http != 200) return;
+    mg_http_add_field(x, "x-cache", name);
+    if (a->cache != MG_CACHE_NEAR) return;
+    snprintf(text, sizeof text, "%.4f", a->cache_distance);
+    mg_http_add_field(x, "x-cache-distance", text);
+}
+
 static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct mg_buf *out) {
     if (a->retry) {
         double seconds = 1;
@@ -94,6 +104,7 @@ static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct m
         snprintf(text, sizeof text, "%.0f", seconds);
         mg_http_add_field(x, "Retry-After", text);
     }
+    add_cache_fields(a, x);
     mg_http_reply(x, a->http, "application/json", out->data, out->n);
 }
 
@@ -319,6 +330,7 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
     mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->prompt_tokens - w->cached_tokens, 0, 0, 0);
     mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->cached_tokens, 1, 0, 0);
     mg_metrics_add(m, MG_M_IMAGE_TOKENS, w->image_tokens);
+    if (r->from >= MG_FROM_CACHE) return; /* nothing was read or generated */
     mg_metrics_add(m, MG_M_GENERATED_TOKENS, w->n_token);
     mg_metrics_add(m, MG_M_DRAFTED_TOKENS, w->drafted_tokens);
     mg_metrics_add(m, MG_M_ACCEPTED_TOKENS, w->accepted_tokens);
@@ -332,6 +344,27 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
     if (w->image_tokens) mg_metrics_observe(m, MG_M_IMAGE_TOKENS_SIZE, (double)w->image_tokens);
 }
 
+static void note_cache(struct ask *a, const struct mg_job_result *r) {
+    static const enum mg_reply_cache cache[] = {[MG_FROM_MODEL] = MG_CACHE_UNUSED,
+                                                [MG_FROM_MODEL_ASKED] = MG_CACHE_MISS,
+                                                [MG_FROM_CACHE] = MG_CACHE_EXACT,
+                                                [MG_FROM_CACHE_NEAR] = MG_CACHE_NEAR};
+    a->cache = cache[r->from];
+    a->cache_distance = r->distance;
+}
+
+/* What was asked for and this server does not do. */
+static void note_warnings(struct ask *a) {
+    const struct mg_request *r = a->common;
+    const struct mg_scheduler_options *o = &a->s->o.scheduler;
+    for (size_t i = 0; i < r->n_warning && i < MG_REQUEST_MAX_WARNINGS; i++)
+        a->warning[a->n_warning++] = r->warning[i];
+    if (r->answer_cache.value && !o->answer_budget)
+        a->warning[a->n_warning++] = "answer_cache: this server keeps no answers";
+    if (r->similar_cache.value && !(o->answer_budget && o->similar))
+        a->warning[a->n_warning++] = "similar_cache: this server looks for no similar pictures";
+}
+
 /* What the first choice knows of all: pictures and times. */
 static void note_extra(struct ask *a, const struct mg_job_result *r) {
     const struct mg_answer *w = r->answer;
@@ -341,6 +374,7 @@ static void note_extra(struct ask *a, const struct mg_job_result *r) {
         for (size_t i = 0; i < n; i++) mg_chat_image(r->chat, i, &a->image[i].report);
     }
     if (a->timings.total_ms > 0) return;
+    note_cache(a, r);
     a->timings = (struct mg_reply_timings){
         .prompt_n = w->prompt_tokens - w->cached_tokens,
         .cache_n = w->cached_tokens,
@@ -376,8 +410,10 @@ static struct mg_reply_extra extra_of(const struct ask *a) {
     return (struct mg_reply_extra){.image = a->image,
                                    .n_image = a->n_image,
                                    .timings = &a->timings,
-                                   .warning = a->common->warning,
-                                   .n_warning = a->common->n_warning};
+                                   .cache = a->cache,
+                                   .cache_distance = a->cache_distance,
+                                   .warning = a->warning,
+                                   .n_warning = a->n_warning};
 }
 
 /* All choices are over. */
@@ -560,6 +596,10 @@ static enum mg_status submit(struct ask *a, size_t i, size_t bytes, struct mg_er
                          .logprobs = r->logprobs,
                          .n_top_logprobs = r->top_logprobs,
                          .bytes = i ? 0 : bytes,
+                         .no_answer_cache = r->answer_cache.set && !r->answer_cache.value,
+                         .similar = !r->similar_cache.value ? 0
+                                    : r->similar_least > 0  ? r->similar_least
+                                                            : MG_SIMILAR_LEAST,
                          .no_prefix = r->cache_prompt.set && !r->cache_prompt.value};
     memcpy(job.tenant, a->tenant, sizeof job.tenant);
     double retry = 1;
@@ -633,6 +673,7 @@ struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_k
                                      .model = s->o.alias,
                                      .completion = completion != NULL,
                                      .usage = a->common->include_usage};
+    note_warnings(a);
     if (!fill_choices(a)) {
         ask_unref(a);
         return NULL;

@@ -137,6 +137,10 @@ struct ask {
     struct mg_reply_image *image; /* [n_image] owned */
     size_t n_image;
     struct mg_reply_timings timings;
+    enum mg_reply_cache cache; /* where the first choice's answer came from */
+    double cache_distance;
+    const char *warning[MG_REQUEST_MAX_WARNINGS + 2]; /* [n_warning] the request's and ours */
+    size_t n_warning;
 };
 
 void route_chat(struct mg_http_exchange *x, void *user);

@@ -195,6 +195,7 @@ static void route_props(struct mg_http_exchange *x, void *user) {
                                .max_image_pixels = s->facts.max_image_pixels,
                                .urls = s->remote != NULL,
                                .files = s->media_fd >= 0,
+                               .answer_cache = s->o.scheduler.answer_budget > 0,
                                .format = format,
                                .n_format = sizeof format / sizeof *format};
     p.sampling.temperature = (double)a->temperature;
@@ -259,12 +260,16 @@ static void set_gauges(struct mg_server *s) {
     mg_metrics_set(m, MG_M_KV_USAGE, (double)c.kv_tokens / (double)(c.slots * s->info.context));
     mg_metrics_set(m, MG_M_MODEL_LOADED, c.ready);
     mg_metrics_set(m, MG_M_CONNECTIONS, (double)h.connection);
-    static const enum mg_metric total[] = {MG_M_IMAGE_CACHE_QUERIES, MG_M_IMAGE_CACHE_HITS,
-                                           MG_M_PROMPT_CACHE_QUERIES, MG_M_PROMPT_CACHE_HITS};
-    const uint64_t now[] = {c.feature_queries, c.feature_hits, c.prefix_queries, c.prefix_hits};
-    for (size_t i = 0; i < 4; i++) { /* counted elsewhere; this thread alone adds here */
-        uint64_t told = (uint64_t)mg_metrics_value(m, total[i], 0, 0, 0);
-        if (now[i] > told) mg_metrics_add(m, total[i], now[i] - told);
+    static const enum mg_metric total[] = {MG_M_IMAGE_CACHE_QUERIES,  MG_M_IMAGE_CACHE_HITS,
+                                           MG_M_PROMPT_CACHE_QUERIES, MG_M_PROMPT_CACHE_HITS,
+                                           MG_M_ANSWER_CACHE_QUERIES, MG_M_ANSWER_CACHE_HITS,
+                                           MG_M_ANSWER_CACHE_HITS};
+    const uint64_t now[] = {c.feature_queries, c.feature_hits, c.prefix_queries,  c.prefix_hits,
+                            c.answer_queries,  c.answer_hits,  c.answer_near_hits};
+    for (size_t i = 0; i < 7; i++) { /* counted elsewhere; this thread alone adds here */
+        unsigned kind = i == 6;      /* of an answer's hit: exact, near */
+        uint64_t told = (uint64_t)mg_metrics_value(m, total[i], kind, 0, 0);
+        if (now[i] > told) mg_metrics_add_at(m, total[i], now[i] - told, kind, 0, 0);
     }
 }
 
