@@ -217,6 +217,9 @@ static void decide(struct mg_scheduler *s, struct job *j, const int32_t *id) {
             status = mg_fail(&j->err, MG_ERR_NUMERIC, "logits_not_finite",
                              "the model gave a logit that is not a finite number");
     if (status == MG_OK) status = mg_run_decide(&j->run, id, &j->err);
+    bool ended = j->run.over && j->run.answer.stop_detail &&
+                 strcmp(j->run.answer.stop_detail, "end_token") == 0;
+    if (ended && j->n_logprob) j->n_logprob--; /* the end token is no part of the answer */
     if (status != MG_OK || j->run.over) end(s, j, status);
 }
 
