@@ -20,8 +20,8 @@ enum { FEW8 = 0, FEW4 = 0 }; /* so that tiles are tested with few rows too */
 #define FEW_MATMUL mg_avx2_packed_matmul
 #define FEW_SCRATCH mg_avx2_packed_scratch
 #else
-/* INT8: one row is as fast by vnni, which needs no tiles; two threads' step of 2 rows takes 77 to 83
- * ms by tiles, 88 by vnni. INT4: vnni reads nibbles in place. */
+/* INT8: one row is as fast by vnni, which needs no tiles; a step of 2 rows takes two threads 77 to
+ * 83 ms by tiles, 88 by vnni. INT4: vnni reads nibbles in place. */
 enum { FEW8 = 1, FEW4 = 6 };
 #define FEW_MATMUL mg_vnni_packed_matmul
 #define FEW_SCRATCH mg_vnni_packed_scratch
