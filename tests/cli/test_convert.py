@@ -334,7 +334,7 @@ def test_onto_its_own_source(margay, demo, tmp_path, how):
     elif how == "symbolic link":
         os.symlink(source, out)
     p = margay("convert", demo, "-o", out)
-    assert p.returncode == 1 and "file of the checkpoint that is to be converted" in p.stderr
+    assert p.returncode == 2 and "file of the checkpoint that is to be converted" in p.stderr
     assert source.read_bytes() == before
 
 
