@@ -3,7 +3,7 @@
 
     gcc     release build, warnings are errors: all tests and the lints
     san     ASan + UBSan with leak detection (gcc's warnings there are mostly false, so no errors): C tests, replay of the fuzz corpora, a part of the pytest tests
-    tsan    ThreadSanitizer: the thread pool, conversations on it, the HTTP server, metrics
+    tsan    ThreadSanitizer: the thread pool, conversations on it, the HTTP server, metrics, margay serve
     clang   where it is installed: warnings are errors, C tests
 
 A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
@@ -169,6 +169,7 @@ def main():
         gcc.c_tests()
         gcc.pytest("command line", "tests/cli")
         gcc.pytest("HTTP server", "tests/net")
+        gcc.pytest("margay serve", "tests/serve")
         gcc.pytest("oracle", "tests/oracle")
         gcc.lint()
     if not o.quick:
@@ -178,14 +179,16 @@ def main():
             san.c_tests()
             san.pytest("command line", "tests/cli", "-m", "not slow")
             san.pytest("HTTP server", "tests/net")
+            san.pytest("margay serve", "tests/serve")
             san.pytest("oracle", "tests/oracle", "-k", "tied and (two_images or multi_turn or gray_tall)")
         tsan = Build(count, "tsan", "build-tsan", ["-Dbuildtype=debugoptimized", "-Db_lundef=false",
                                                    "-Db_sanitize=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
         if tsan.build("tests/unit/cpu/test_cpu_pool", "tests/unit/engine/test_engine_conversation",
                       "tests/unit/net/test_net_http_server", "tests/unit/net/test_net_remote",
-                      "tests/net/http_test_server", "tests/unit/api/test_api_metrics"):
+                      "tests/net/http_test_server", "tests/unit/api/test_api_metrics", "src/cli/margay"):
             tsan.c_tests({"cpu.pool", "engine.conversation", "net.http_server", "net.remote", "api.metrics"})
             tsan.pytest("HTTP server", "tests/net")
+            tsan.pytest("margay serve", "tests/serve", "-k", "several or socket or leaving or crowd or stop")
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})
             if clang.build():

@@ -174,6 +174,24 @@ static struct mg_patch_config patches_for(const mg_engine *engine,
     return c;
 }
 
+/* What the header says, and the size that follows from it. */
+static enum mg_status probe(const mg_engine *engine, const struct mg_patch_config *config,
+                            const void *bytes, size_t n, struct mg_err *err) {
+    struct mg_image_info info;
+    uint32_t height, width;
+    enum mg_status status = mg_image_probe(bytes, n, &engine->image_options, &info, err);
+    return status == MG_OK ? mg_smart_resize(info.height, info.width, config, &height, &width, err)
+                           : status;
+}
+
+enum mg_status mg_engine_check_image(const mg_engine *engine, const void *bytes, size_t n,
+                                     const struct mg_image_want *want, struct mg_err *err) {
+    enum mg_image_format format = mg_image_sniff(bytes, n);
+    struct mg_patch_config config = patches_for(engine, want);
+    if (format == MG_IMAGE_HEIC || format == MG_IMAGE_AVIF) return MG_OK;
+    return probe(engine, &config, bytes, n, err);
+}
+
 /* All that makes the features: what is equal here has equal ones. */
 static enum mg_status make_key(const mg_chat *chat, enum mg_prune_mode prune, uint8_t near,
                                struct chat_image *image, struct mg_err *err) {
@@ -210,11 +228,7 @@ static enum mg_status read_image(const mg_chat *chat, const struct mg_image_want
     struct mg_patch_config config = patches_for(engine, want);
     enum mg_prune_mode prune = want->prune_set ? want->prune : engine->options.prune;
     uint8_t near = want->prune_set ? want->near : engine->options.prune_near;
-    struct mg_image_info info;
-    uint32_t height, width;
-    enum mg_status status = mg_image_probe(bytes, n, &o, &info, err);
-    if (status == MG_OK)
-        status = mg_smart_resize(info.height, info.width, &config, &height, &width, err);
+    enum mg_status status = probe(engine, &config, bytes, n, err);
     if (status != MG_OK) return status;
     double start = mg_clock();
     struct mg_image image;

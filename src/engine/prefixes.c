@@ -153,6 +153,7 @@ void mg_prefix_keep(struct mg_prefix_store *s, mg_chat *chat) {
     p->kv = chat->kv;
     chat->kv = (struct mg_kv){0};
     p->bytes = bytes;
+    if (s->n >= MG_MAX_PREFIXES) mg_prefix_store_shrink(s, s->bytes - 1); /* the oldest goes */
     mg_prefix_store_shrink(s, s->budget - bytes);
     link_newest(s, p);
 }

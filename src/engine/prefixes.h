@@ -11,6 +11,9 @@
 
 #include "engine/internal.h"
 
+/* Entries at most: each is a mapping, of which a process may have some ten thousands, and all are
+ * looked through for each prompt. */
+#define MG_MAX_PREFIXES 512
 /* Less than this is sooner read anew than copied. */
 #define MG_LEAST_PREFIX 16
 

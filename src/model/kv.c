@@ -74,9 +74,11 @@ void mg_kv_copy(struct mg_kv *to, const struct mg_kv *from, size_t n) {
     to->n = n;
 }
 
+/* Each head begins on pages of its own, or nearly so. */
 size_t mg_kv_bytes(const struct mg_kv *kv, size_t n) {
-    return 2 * kv->n_layer * kv->n_head * mg_round_up(n, MG_KV_BLOCK) * mg_kv_width(kv->head_dim) *
-           mg_dtype_size(kv->type);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), size = mg_dtype_size(kv->type);
+    size_t head = mg_round_up(n, MG_KV_BLOCK) * mg_kv_width(kv->head_dim) * size;
+    return 2 * kv->n_layer * kv->n_head * mg_round_up(head, page);
 }
 
 void mg_kv_store(const struct mg_kv *kv, const struct mg_kernels *kernels, size_t layer,

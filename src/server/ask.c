@@ -185,7 +185,12 @@ static void on_stop(struct mg_http_exchange *x, void *user) {
     struct mg_fault f = {0};
     (void)user;
     mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
-    fail_now(a, &f);
+    pthread_mutex_lock(&a->mutex);
+    a->fault = f;
+    fail(a);
+    pthread_mutex_unlock(&a->mutex);
+    atomic_fetch_add(&a->refs, 1);
+    flush(a); /* now: what is posted may come too late */
     ask_cancel(a);
 }
 

@@ -179,6 +179,20 @@ static enum mg_status fetch(struct ask *a, struct mg_image_source *source, size_
                         "the picture could not be fetched: %s", err.text);
 }
 
+/* What its header tells is told before any stream begins. */
+static enum mg_status check(const struct ask *a, const struct mg_chat_part *part, size_t message,
+                            size_t at, struct mg_fault *f) {
+    struct mg_image_want want = picture_want(a->s, &part->wish, a->common->fast);
+    struct mg_err err = {0};
+    enum mg_status status =
+        mg_engine_check_image(a->s->engine, part->source.bytes, part->source.n_bytes, &want, &err);
+    char param[MG_PARAM_BYTES];
+    if (status == MG_OK) return MG_OK;
+    snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, at);
+    mg_err_prefix(&err, "%s", param);
+    return mg_fault_set(f, status, err.code, param, "%s", err.text);
+}
+
 enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f) {
     struct mg_chat_request *r = a->chat;
     if (!r) return MG_OK;
@@ -206,6 +220,8 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f) {
                     source->kind = MG_SOURCE_BYTES;
                 }
             }
+            if (status == MG_OK && source->kind == MG_SOURCE_BYTES)
+                status = check(a, part, m, p, f);
             if (status != MG_OK) return status;
             i++;
         }

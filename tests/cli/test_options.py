@@ -44,7 +44,7 @@ def usage(p, *words):
     (["ask", "-o", "x", "a"], ["--output goes with --folder"]),
     (["ask", "--image-min-tokens", "900", "--image-max-tokens", "100", "x"], ["--image-min-tokens"]),
     (["aks"], ["no command aks", "did you mean ask?", *COMMANDS]),
-    (["serve"], ["no command serve", *COMMANDS]),
+    (["paint"], ["no command paint", *COMMANDS]),
     ([], ["no command", *COMMANDS]),
     (["--weights", "f32", "ask"], ["the command comes first"]),
     (["trace"], ["--messages"]),

@@ -56,7 +56,7 @@ INLINE vf v_logistic(vf x, vf y) {
     p = v_fma(p, r, v_set(0x1.ebf918p-3f));
     p = v_fma(p, r, v_set(0x1.62e428p-1f));
     p = v_fma(p, r, v_set(0x1.000002p+0f));
-#if defined(__AVX512VNNI__) || defined(__AMX_INT8__)
+#if defined(__AVX512VNNI__)
     vf d = v_add(v_set(1.0f), v_scale(p, n)), q = _mm512_rcp14_ps(d);
     __mmask16 some = _mm512_cmp_ps_mask(y, v_set(126.0f), _CMP_NGE_UQ);
     q = _mm512_maskz_fmadd_ps(some, q, v_fnma(d, q, v_set(1.0f)), q);
