@@ -9,12 +9,12 @@ enum { SIDE = MG_FINGERPRINT_SIDE, WAVES = 16, TILE = 8, SUB = 4 };
 
 #define CELL_STEPS 6.0      /* of 255, a cell's mean */
 #define LEAST_CONTRAST 20.0 /* deviation of the cells' brightness; below it a picture is plain */
-#define CALM 2.0            /* deviation of a tile that has one tone */
+#define CALM 1.0            /* deviation of a tile that has one tone */
 #define MOST_CALM 0.4       /* share of such tiles; above it a picture is plain */
 #define LUMA_BASE 3.0       /* allowed root mean square of a tile's difference, ... */
 #define LUMA_SLOPE 0.25     /* ... more by so much of the calmer tile's deviation, ... */
-#define LUMA_MOST 14.0      /* ... at most this */
-#define CHROMA_BASE 8.0     /* the same for the colour's means of 4 x 4 pixels */
+#define LUMA_MOST 18.0      /* ... at most this */
+#define CHROMA_BASE 12.0    /* the same for the colour's means of 4 x 4 pixels */
 #define CHROMA_SLOPE 0.1
 
 static uint8_t brightness(const uint8_t *p) {

@@ -13,7 +13,14 @@
  *
  * Pictures of different size are never alike.
  *
- * Measured by tests/unit/image/fingerprint.c, which prints the numbers: MEASURED
+ * Measured on the pairs of tests/unit/image/fingerprint.c (made-up pictures; it prints the
+ * numbers): false hits 0 of 284 (another digit in text on a photo 96, on a page 96; one word on a
+ * white page 16; screens before and after 40; another digit or thing in a photo 16; other photos,
+ * dark ones 16), of which 144 because they are plain; of the others the closest is 1.18 times over
+ * a limit (a digit in pale ink, on a photo). Hits 73 of 73 (JPEG of quality 85 to 95, a pixel wider
+ * or narrower). Of seven real photos at quality 85 one is missed, 640 x 427 with fine detail, 1.2
+ * times over; all hit at 95. What is as faint as re-encoding can't be seen: a mark of a few steps
+ * in a rough part of a photo. Hence off by default.
  */
 #ifndef MG_IMAGE_FINGERPRINT_H
 #define MG_IMAGE_FINGERPRINT_H
