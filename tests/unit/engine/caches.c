@@ -94,6 +94,10 @@ static void test_prefix(void **state) {
     /* asked again and again it is kept once */
     struct mg_scheduler_counts before = counts(s);
     for (int i = 0; i < 5; i++) prefix_of(s, alone, 1, 1);
+    struct question brief = question(fill_pictures, 1); /* a beginning of what is there */
+    brief.job.tenant[0] = 1;
+    brief.job.answer.max_tokens = 2;
+    ask_and_wait(s, &brief);
     struct mg_scheduler_counts after = counts(s);
     assert_int_equal(after.prefixes, before.prefixes);
     assert_int_equal(after.prefix_bytes, before.prefix_bytes);
@@ -148,7 +152,7 @@ static void test_prefix_company(void **state) {
 static void test_prefix_cancelled(void **state) {
     (void)state;
     static struct question alone[1], q;
-    mg_engine *e = engine();
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8, .chunk = 16});
     alone[0] = question(fill_pictures, 0);
     answer_alone(e, &alone[0]);
     struct mg_scheduler *s = open_scheduler(e, (struct mg_scheduler_options){.max_running = 1});
@@ -159,6 +163,15 @@ static void test_prefix_cancelled(void **state) {
     ask_and_wait(s, &q);
     assert_int_equal(q.status, MG_ERR_CANCELLED);
     assert_true(prefix_of(s, alone, 0, 1) >= alone[0].prompt - 8);
+    size_t first = border(e, 0, 0), read = mg_round_up(first + 1, 16);
+    assert_true(read > first && read < first + alone[0].image);
+    q = question(fill_pictures, 0); /* stopped within the first picture: cut before it */
+    q.job.tenant[0] = 2;
+    q.cancel_at = READING;
+    q.cancel_after = read / 16;
+    ask_and_wait(s, &q);
+    assert_int_equal(q.status, MG_ERR_CANCELLED);
+    assert_int_equal(prefix_of(s, alone, 0, 2), first);
     mg_scheduler_close(s);
     mg_engine_close(e);
 }
@@ -280,9 +293,13 @@ static void test_answer_options(void **state) {
     never = base;
     never.job.answer.temperature = 0.5f;
     for (int i = 0; i < 2; i++) assert_int_equal(asked(s, &never, NULL), MG_FROM_MODEL);
+    struct question words = question(fill_text, 3); /* no picture's key to tell tenants apart */
+    assert_int_equal(asked(s, &words, NULL), MG_FROM_MODEL_ASKED);
+    words.job.tenant[15] = 1;
+    assert_int_equal(asked(s, &words, NULL), MG_FROM_MODEL_ASKED);
     struct mg_scheduler_counts c = counts(s);
-    assert_int_equal(c.answers, 15);
-    assert_int_equal(c.answer_queries, 2 + 28 + 1);
+    assert_int_equal(c.answers, 17);
+    assert_int_equal(c.answer_queries, 2 + 28 + 1 + 2);
     assert_int_equal(c.answer_hits, 1 + 14 + 1);
     mg_scheduler_close(s);
     mg_engine_close(e);
@@ -323,7 +340,7 @@ static void test_answer_life(void **state) {
     mg_engine *e = engine();
     struct mg_scheduler *s = open_scheduler(e, with_answers);
     cancelled.cancel_at = SAYING;
-    cancelled.cancel_text = 1;
+    cancelled.cancel_after = 1;
     assert_int_equal(asked(s, &cancelled, NULL), MG_FROM_MODEL_ASKED);
     assert_int_equal(counts(s).answers, 0);
     struct question twice[2] = {q, q}; /* at the same time: both are made, one is kept */

@@ -27,12 +27,13 @@ static void reach(struct question *q, enum place at) {
     pthread_mutex_lock(&mutex);
     if (q->n_done) q->late++;
     q->seen[at] = true;
+    q->n_event[at]++;
     if (at > q->place) q->place = at;
     pthread_cond_broadcast(&changed);
     while (q->hold_at == at && !q->released) pthread_cond_wait(&changed, &mutex);
     uint64_t id = q->id;
     pthread_mutex_unlock(&mutex);
-    if (q->cancel_at == at && (at != SAYING || q->n_piece > q->cancel_text))
+    if (q->cancel_at == at && q->n_event[at] > q->cancel_after)
         mg_scheduler_cancel(q->scheduler, id);
 }
 

@@ -19,7 +19,8 @@ struct question {
     size_t i;
     struct mg_job job;             /* prepare, event, done, user are filled in by ask() */
     enum place cancel_at, hold_at; /* cancel itself; wait there for release() */
-    size_t cancel_text;            /* SAYING: at this piece of text */
+    size_t cancel_after;           /* so many events at that place */
+    size_t n_event[DONE + 1];
     struct mg_scheduler *scheduler;
     /* What came; read after wait_done. */
     uint64_t id;

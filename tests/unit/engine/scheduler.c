@@ -164,7 +164,7 @@ static void check_cancel(mg_engine *e, const struct question *alone, enum place 
     struct mg_scheduler *s = open_scheduler(e, o);
     for (size_t i = 0; i < 4; i++) q[i] = question(fill_mixed, i);
     q[3].i = 4; /* a picture and several turns */
-    q[3].cancel_text = 1;
+    q[3].cancel_after = at == SAYING;
     if (own) q[3].cancel_at = at;
     if (!own && at != QUEUED) q[3].hold_at = at;
     if (at == QUEUED) q[0].hold_at = READING; /* no place becomes free */
