@@ -5,6 +5,7 @@
  *   pictures.c  where pictures come from: uploads, the media folder, allowed hosts
  *   uploads.c   /v1/files
  *   socket.c    /ws
+ *   page.c      the web page
  */
 #ifndef MG_SERVER_INTERNAL_H
 #define MG_SERVER_INTERNAL_H
@@ -18,6 +19,7 @@
 #include "net/api_keys.h"
 #include "net/remote.h"
 #include "base/io.h"
+#include "server/page.h"
 #include "server/server.h"
 
 #include <pthread.h>
@@ -60,12 +62,13 @@ struct mg_server {
     struct mg_metrics *metrics;
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
+    struct page *page; /* NULL: none is served */
     int media_fd;    /* the media folder, -1 none */
     int64_t started; /* seconds since 1970 */
     bool announced;
 };
 
-enum { TAG_PUBLIC = 1 }; /* of routes that need no key */
+enum { TAG_PUBLIC = 1, TAG_PAGE = 2 }; /* of routes: need no key; are files of the page */
 
 /* --- server.c --- */
 /* Whose request it is: its key's digest, zeros when there are no keys. */

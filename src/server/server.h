@@ -32,6 +32,8 @@ struct mg_server_options {
     bool access_log_json;
     const char *alias; /* the model's name to clients ["margay"] */
     bool no_metrics, no_slots;
+    bool no_page;
+    const char *page_path; /* folder that the page is served from; NULL: the one built in */
     size_t max_body;      /* bytes [64 MiB] */
     size_t upload_budget; /* bytes of uploaded files kept [256 MiB] */
     unsigned drain_ms;    /* for answers under way when stopped [10,000] */
