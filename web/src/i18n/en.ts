@@ -13,9 +13,9 @@ export const en = {
   "app.language": "中文",
 
   "hello.title": "What would you like to know about a picture?",
-  "hello.drop": "Drop a picture anywhere, paste one, or",
-  "hello.choose": "choose pictures",
-  "hello.camera": "use the camera",
+  "hello.drop": "Drop a picture anywhere, or paste one.",
+  "hello.choose": "Choose pictures",
+  "hello.camera": "Use the camera",
   "hello.private": "Pictures and questions go to {host} and nowhere else.",
   "hello.samples": "No picture at hand? Try one of these:",
   "hello.demo": "This is the small demo model: it reads a line of print, names colours and shapes, counts to six and finds a receipt's total. Photos are beyond it.",
@@ -41,7 +41,6 @@ export const en = {
   "ask.add": "Add pictures",
   "ask.camera": "Camera",
   "ask.keys": "Enter asks, Shift+Enter begins a new line",
-  "ask.preparing": "Preparing {name}",
 
   "preset.label": "Ready-made questions",
   "preset.describe": "Describe",
@@ -179,7 +178,6 @@ export const en = {
   "status.title": "Status",
   "status.model": "Model",
   "status.server": "Server",
-  "status.weights": "Weights",
   "status.threads": "{n} threads, {tier}",
   "status.context": "{n} tokens of context",
   "status.places": "Places",
@@ -195,7 +193,6 @@ export const en = {
   "status.none": "none yet",
   "status.memory": "Memory",
   "status.no_metrics": "The server gives no numbers (--no-metrics).",
-  "status.now": "now",
   "status.last": "last {minutes} min",
 } as const;
 

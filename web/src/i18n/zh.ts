@@ -15,7 +15,7 @@ export const zh: Record<Key, string> = {
   "app.language": "English",
 
   "hello.title": "想了解图片里的什么?",
-  "hello.drop": "把图片拖到任意位置、直接粘贴,或者",
+  "hello.drop": "把图片拖到任意位置,或直接粘贴。",
   "hello.choose": "选择图片",
   "hello.camera": "使用摄像头",
   "hello.private": "图片和问题只发送到 {host},不会去别处。",
@@ -43,7 +43,6 @@ export const zh: Record<Key, string> = {
   "ask.add": "添加图片",
   "ask.camera": "摄像头",
   "ask.keys": "回车提问,Shift+回车换行",
-  "ask.preparing": "正在处理 {name}",
 
   "preset.label": "常用问题",
   "preset.describe": "描述",
@@ -181,7 +180,6 @@ export const zh: Record<Key, string> = {
   "status.title": "状态",
   "status.model": "模型",
   "status.server": "服务器",
-  "status.weights": "权重",
   "status.threads": "{n} 个线程,{tier}",
   "status.context": "上下文 {n} 个令牌",
   "status.places": "位置",
@@ -197,6 +195,5 @@ export const zh: Record<Key, string> = {
   "status.none": "暂无",
   "status.memory": "内存",
   "status.no_metrics": "服务器不提供数据(--no-metrics)。",
-  "status.now": "现在",
   "status.last": "最近 {minutes} 分钟",
 };

@@ -72,9 +72,7 @@ function Hello({ near }: { near: boolean }): JSX.Element {
     <section class="hello" aria-labelledby="hello-title">
       <Cat follow wide={near} />
       <h2 id="hello-title">{t("hello.title")}</h2>
-      <p>
-        {t("hello.drop")}{" "}
-      </p>
+      <p>{t("hello.drop")}</p>
       <p class="hello-ways">
         <button type="button" class="go" onClick={chooseFiles}>
           <Icon name="picture" /> {t("hello.choose")}
