@@ -234,6 +234,7 @@ describe("boxes", () => {
     expect(await page.locator(".source-object").count()).toBe(3);
     await page.locator(".source-object").nth(1).hover();
     await page.waitForSelector(".object.lit:has-text('star')");
+    await page.mouse.move(3, 3); // nothing is lit, nothing dimmed
     expect(await axe(page)).toEqual([]);
     const save = async (name: string) => {
       const download = page.waitForEvent("download");
@@ -307,7 +308,7 @@ describe("hostile answers", () => {
     expect(await page.locator(".prose :is(script, img, iframe, svg, style, object, embed, form, input, math, video, link, meta):not(.icon)").count()).toBe(0);
     const attributes = await page.evaluate(() => [...document.querySelectorAll(".prose .block *")].flatMap((e) => [...e.attributes].map((a) => a.name)));
     expect(attributes.filter((a) => /^on|style|srcdoc|src$/.test(a))).toEqual([]);
-    const links = await page.locator(".prose a").evaluateAll((list) => list.map((a) => [a.getAttribute("href"), a.getAttribute("rel"), a.getAttribute("target")]));
+    const links = await page.locator(".prose a").evaluateAll((list) => list.map((a) => [a.getAttribute("href"), a.getAttribute("rel"), a.getAttribute("target")]) as [string, string, string][]);
     expect(links.length).toBeGreaterThanOrEqual(2);
     for (const [href, rel, target] of links) {
       expect(href).toMatch(/^https:\/\//);
@@ -352,6 +353,8 @@ describe("hostile answers", () => {
       deaf = Math.max(deaf, Date.now() - start);
       await pause(50);
     }
+    // What came is made into blocks a few at a time; all of them are there in the end.
+    await tab.answer();
     return { tab, deaf };
   }
 

@@ -145,6 +145,9 @@ describe("boxes and points", () => {
     readBoxes('{"bbox_2d":['.repeat(20000));
     readBoxes('{"a":'.repeat(20000) + "}".repeat(20000));
     expect(readBoxes('{"bbox_2d":[1,2,3,4],"label":"x"},'.repeat(30000)).found).toHaveLength(1);
+    const r = new BoxReader();
+    for (let i = 0; i < 200000; i++) r.push(i % 50 ? "word " : '{"point_2d":[1,' + (i % 1000) + "]}"); // a million characters in pieces
+    expect(r.found).toHaveLength(20);
     expect(performance.now() - start).toBeLessThan(1500);
   });
   test("is it all there is?", () => {

@@ -10,7 +10,7 @@ import { BoxReader } from "./lib/boxes";
 import * as db from "./lib/db";
 import { newId } from "./lib/ids";
 import { prepare } from "./lib/prepare";
-import { Splitter } from "./lib/split";
+import { Splitter, keep } from "./lib/split";
 import { DEFAULTS, type Message, type Picture, type Progress, type Props, type Report, type Settings, type Stage, type Talk, type Trouble } from "./lib/types";
 
 /** The answer that is coming. */
@@ -555,6 +555,7 @@ async function answer(talk: Talk, pending: Pending[], vary = false): Promise<voi
     clearInterval(saver);
     run.live.splitter.end();
     finish(run, report, error);
+    keep(message, run.live.splitter);
     runs.delete(talk.id);
     release();
     await save(talk);

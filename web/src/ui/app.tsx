@@ -43,7 +43,7 @@ function Top(): JSX.Element {
       </h1>
       <button type="button" class={`model is-${state.link}`} onClick={() => (state.link === "ok" ? set({ panel: "status" }) : state.link === "locked" ? set({ panel: "key" }) : void connect())}>
         <i aria-hidden="true" />
-        <span class="model-name">{state.props?.model_alias ?? ""}</span>
+        <span class="model-name">{state.props?.model_alias ?? "margay"}</span>{" "}
         <span class="dim">{word}</span>
       </button>
       <nav aria-label="margay">
