@@ -40,6 +40,13 @@ if [ "$what" = test ]; then
     need python3 have python3
     need python3-numpy module numpy
     need python3-pytest module pytest
+    # For the page; its tests say themselves what they lack elsewhere.
+    if have apt-cache && apt-cache policy chromium 2>/dev/null | grep -q "Candidate: [0-9].*" &&
+        ! apt-cache policy chromium | grep -q "Candidate: .*snap"; then
+        need chromium have chromium
+    fi
+    need nodejs have node
+    have node || need npm have npm
 fi
 [ -n "$missing" ] || exit 0
 

@@ -307,6 +307,7 @@ describe("hostile answers", () => {
     expect(await page.evaluate(() => (window as unknown as { bad?: number }).bad)).toBeUndefined();
     expect(await page.locator(".prose :is(script, img, iframe, svg, style, object, embed, form, input, math, video, link, meta):not(.icon)").count()).toBe(0);
     const attributes = await page.evaluate(() => [...document.querySelectorAll(".prose .block *")].flatMap((e) => [...e.attributes].map((a) => a.name)));
+    expect(await page.locator(".prose td[align=right]").count()).toBe(1);
     expect(attributes.filter((a) => /^on|style|srcdoc|src$/.test(a))).toEqual([]);
     const links = await page.locator(".prose a").evaluateAll((list) => list.map((a) => [a.getAttribute("href"), a.getAttribute("rel"), a.getAttribute("target")]) as [string, string, string][]);
     expect(links.length).toBeGreaterThanOrEqual(2);
