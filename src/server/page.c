@@ -117,7 +117,7 @@ void page_close(struct page *p) {
 size_t page_routes(const struct page *p, mg_http_fn *fn, int tag, struct mg_http_route *route) {
     static const char *const embedded[PAGE_ROUTES] = {"/", "/index.html", "/favicon.svg",
                                                       "/manifest.webmanifest", "/assets/{name}"};
-    static const char *const folder[] = {"/", "/{*path}"};
+    static const char *const folder[] = {"/", "/{path*}"};
     const char *const *pattern = p->folder_fd < 0 ? embedded : folder;
     size_t n = p->folder_fd < 0 ? PAGE_ROUTES : 2;
     for (size_t i = 0; i < n; i++)
