@@ -1,5 +1,5 @@
 /** Makes the README's pictures: MARGAY_SHOTS=1 npm --prefix web test. Answers with boxes come from the stand-in. */
-import { mkdirSync, readdirSync, statSync } from "node:fs";
+import { mkdirSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import type { Browser, BrowserContextOptions } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -26,8 +26,18 @@ const pause = (ms: number) => new Promise((r) => setTimeout(r, ms));
 const open = (options: BrowserContextOptions, url = margay.url) => Tab.open(browser, url, { viewport: { width: 1180, height: 740 }, ...options });
 const save = async (tab: Tab, name: string) => {
   await pause(600); // transitions
-  await tab.page.screenshot({ path: path.join(OUT, `${name}.png`), caret: "initial" });
+  const png = await tab.page.screenshot({ caret: "initial" });
   await tab.context.close();
+  const page = await browser.newPage(); // to WebP, a quarter of the size
+  const webp = await page.evaluate(async (text) => {
+    const bitmap = await createImageBitmap(await (await fetch(`data:image/png;base64,${text}`)).blob());
+    const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+    canvas.getContext("2d")!.drawImage(bitmap, 0, 0);
+    return [...new Uint8Array(await (await canvas.convertToBlob({ type: "image/webp", quality: 0.9 })).arrayBuffer())];
+  }, png.toString("base64"));
+  await page.close();
+  writeFileSync(path.join(OUT, `${name}.webp`), Buffer.from(webp));
+  if (process.env["MARGAY_SHOTS_PNG"]) writeFileSync(path.join(process.env["MARGAY_SHOTS_PNG"], `${name}.png`), png);
 };
 
 test("hello", async () => {

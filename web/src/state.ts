@@ -150,6 +150,8 @@ export const state: State = {
   draft: "",
 };
 export const runs = new Map<string, Run>();
+/** Called when an answer begins. */
+export const whenRunning: (() => void)[] = [];
 
 const listeners = new Set<() => void>();
 let scheduled = false;
@@ -527,6 +529,7 @@ async function answer(talk: Talk, pending: Pending[], vary = false): Promise<voi
   talk.messages.push(message);
   const run: Run = { talk, message, controller: new AbortController(), live: new Live() };
   runs.set(talk.id, run);
+  for (const fn of whenRunning) fn();
   const first: Stage = pending.some((p) => !p.picture) ? "prepare" : "connect";
   run.live.at({ stage: first });
   set({ talk: state.talk });

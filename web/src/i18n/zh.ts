@@ -188,7 +188,7 @@ export const zh: Record<Key, string> = {
   "status.busy": "{total} 个中 {busy} 个忙",
   "status.speed": "每秒令牌数",
   "status.first": "首字时间(秒)",
-  "status.queue": "运行和等待",
+  "status.queue": "问题",
   "status.pictures": "已看过的图片",
   "status.prompts": "已知的提示令牌",
   "status.of": "{queries} 次中 {hits} 次",
