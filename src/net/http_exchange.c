@@ -253,6 +253,9 @@ const char *mg_http_request_id(const struct mg_http_exchange *x) {
 bool mg_http_is_tls(const struct mg_http_exchange *x) {
     return x->conn->wire.tls != NULL;
 }
+bool mg_http_is_unix(const struct mg_http_exchange *x) {
+    return x->conn->is_unix;
+}
 int mg_http_tag(const struct mg_http_exchange *x) {
     return x->route ? x->route->tag : 0;
 }

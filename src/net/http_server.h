@@ -170,6 +170,7 @@ void mg_http_take_body(struct mg_http_exchange *x, struct mg_buf *out);
 const char *mg_http_peer(const struct mg_http_exchange *x);
 const char *mg_http_request_id(const struct mg_http_exchange *x);
 bool mg_http_is_tls(const struct mg_http_exchange *x);
+bool mg_http_is_unix(const struct mg_http_exchange *x); /* came over the Unix socket */
 int mg_http_tag(const struct mg_http_exchange *x); /* of the route; 0 for none */
 /* There is an Origin and it is neither our own nor on the list. */
 bool mg_http_is_foreign(const struct mg_http_exchange *x);

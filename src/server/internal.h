@@ -5,6 +5,8 @@
  *   pictures.c  where pictures come from: uploads, the media folder, allowed hosts
  *   uploads.c   /v1/files
  *   socket.c    /ws
+ *   work.c      reading large requests beside the loop
+ *   tokens.c    /tokenize, /detokenize, /apply-template
  */
 #ifndef MG_SERVER_INTERNAL_H
 #define MG_SERVER_INTERNAL_H
@@ -46,6 +48,40 @@ void route_file_get(struct mg_http_exchange *x, void *user);
 void route_file_content(struct mg_http_exchange *x, void *user);
 void route_file_delete(struct mg_http_exchange *x, void *user);
 
+/* --- work.c: a request's body becomes a request or a reply, beside the loop when it is large ---
+ */
+struct work;
+typedef void work_fn(struct work *w); /* any thread; reads body, writes f and what it makes */
+typedef void work_done_fn(struct work *w, struct mg_http_exchange *x); /* loop thread */
+struct work {
+    struct mg_server *s;
+    uint64_t exchange;
+    struct mg_slice body; /* during run only */
+    struct mg_buf held;   /* its memory, if it was handed over */
+    work_fn *run;
+    work_done_fn *done;
+    /* What comes of it; freed after done, which may take it (and leave NULL). */
+    struct mg_fault f;
+    struct mg_chat_request *chat;
+    struct mg_completion_request *completion;
+    struct mg_buf out;
+    struct work *next;
+};
+struct worker {
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t mutex; /* of what follows */
+    pthread_cond_t more;
+    struct work *first, **last; /* owned */
+    size_t bytes;               /* of bodies that wait */
+    bool closing;
+};
+enum mg_status worker_open(struct worker *k, struct mg_err *err);
+/* Before the HTTP server is closed. Does nothing to a worker that was never opened. */
+void worker_close(struct worker *k);
+/* Runs `run` on x's body, at once or on the worker's thread, then `done` unless x has ended. */
+void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run, work_done_fn *done);
+
 struct mg_server {
     struct mg_server_options o; /* defaults filled in */
     mg_engine *engine;
@@ -60,8 +96,11 @@ struct mg_server {
     struct mg_metrics *metrics;
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
-    int media_fd;    /* the media folder, -1 none */
-    int64_t started; /* seconds since 1970 */
+    struct worker worker;
+    struct connection *socket; /* all open WebSockets */
+    char host[256];            /* this machine's name */
+    int media_fd;              /* the media folder, -1 none */
+    int64_t started;           /* seconds since 1970 */
     bool announced;
 };
 
@@ -168,5 +207,12 @@ void route_socket(struct mg_http_exchange *x, void *user);
 /* Sends the messages in `out`. */
 void socket_send(struct mg_http_exchange *x, const struct mg_buf *out);
 void socket_forget(struct mg_http_exchange *x, struct ask *a);
+/* The server is being stopped: those that wait for nothing are closed. */
+void sockets_close_idle(struct mg_server *s);
+
+/* --- tokens.c --- */
+void route_tokenize(struct mg_http_exchange *x, void *user);
+void route_detokenize(struct mg_http_exchange *x, void *user);
+void route_template(struct mg_http_exchange *x, void *user);
 
 #endif

@@ -25,6 +25,10 @@ struct mg_server_options {
     const char *api_key_file;
     const char *const *origin; /* [n_origin] of other sites' pages that may ask */
     size_t n_origin;
+    /* [n_name] by which clients may call this server in Host, "*" for any. None: without keys on a
+     * loopback address only names that no other site can have (README), else any. */
+    const char *const *name;
+    size_t n_name;
     const char *media_path;         /* folder that file: pictures are read from; NULL: none are */
     const char *const *remote_host; /* [n_remote_host] that pictures are fetched from; none */
     size_t n_remote_host;

@@ -22,6 +22,8 @@ struct connection {
     size_t n_ask;
     struct waiting_picture *picture; /* in order of coming */
     size_t n_picture;
+    uint64_t exchange;
+    struct connection *next, **at; /* of all open ones */
 };
 
 static void drop_pictures(struct connection *c) {
@@ -60,10 +62,24 @@ static void remove_ask(struct connection *c, struct ask *a) {
         }
 }
 
+static void say_goodbye(struct mg_http_exchange *x) {
+    mg_ws_close(x, MG_WS_GOING_AWAY, "the server is being stopped");
+}
+
 void socket_forget(struct mg_http_exchange *x, struct ask *a) {
     struct connection *c = mg_http_user(x);
     a->gone = true;
-    if (c) remove_ask(c, a);
+    if (!c) return;
+    remove_ask(c, a);
+    if (!c->first && mg_http_server_is_stopping(c->s->http)) say_goodbye(x);
+}
+
+void sockets_close_idle(struct mg_server *s) {
+    for (struct connection *c = s->socket, *next; c; c = next) {
+        next = c->next;
+        struct mg_http_exchange *x = c->first ? NULL : mg_http_find(s->http, c->exchange);
+        if (x) say_goodbye(x);
+    }
 }
 
 static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *user) {
@@ -76,6 +92,8 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
         remove_ask(c, a);
     }
     drop_pictures(c);
+    *c->at = c->next;
+    if (c->next) c->next->at = c->at;
     free(c);
 }
 
@@ -85,7 +103,7 @@ static void on_stop(struct mg_http_exchange *x, void *user) {
     (void)user;
     mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
     for (struct ask *a = c->first; a; a = a->next) send_fault(x, a->ws_id, &f);
-    mg_ws_close(x, MG_WS_GOING_AWAY, "the server is being stopped");
+    say_goodbye(x);
 }
 
 static enum mg_status keep_picture(struct connection *c, const uint8_t *data, size_t n,
@@ -134,6 +152,11 @@ static void cancel(struct connection *c, const char *id) {
 
 static void question(struct mg_http_exchange *x, struct connection *c, struct mg_ws_request *r) {
     struct mg_fault f = {0};
+    if (mg_http_server_is_stopping(c->s->http)) {
+        mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
+        send_fault(x, r->id, &f);
+        return;
+    }
     if (c->n_ask >= MOST_QUESTIONS) {
         mg_fault_set(&f, MG_ERR_LIMIT, "rate_limited", "", "%d questions are under way already",
                      MOST_QUESTIONS);
@@ -198,6 +221,11 @@ void route_socket(struct mg_http_exchange *x, void *user) {
         free(c);
         return;
     }
+    c->exchange = mg_http_id(x);
+    c->next = s->socket;
+    c->at = &s->socket;
+    if (c->next) c->next->at = &c->next;
+    s->socket = c;
     mg_http_set_user(x, c);
     mg_http_on_end(x, on_end);
     mg_http_on_stop(x, on_stop);

@@ -372,7 +372,7 @@ def test_crowd(serve):
 class Socket:
     def __init__(self, server):
         self.s = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-        self.s.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        self.s.sendall(b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
         self.f = self.s.makefile("rb")
         assert b"101" in self.f.readline()
