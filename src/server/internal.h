@@ -16,6 +16,7 @@
 #include "api/chat_request.h"
 #include "api/completion_request.h"
 #include "api/metrics.h"
+#include "api/ws_request.h"
 #include "net/access_log.h"
 #include "net/api_keys.h"
 #include "net/remote.h"
@@ -50,6 +51,7 @@ void route_file_delete(struct mg_http_exchange *x, void *user);
 
 /* --- work.c: a request's body becomes a request or a reply, beside the loop when it is large ---
  */
+enum { WORK_SMALL_BYTES = 16 << 10 }; /* up to here it is not worth it */
 struct work;
 typedef void work_fn(struct work *w); /* any thread; reads body, writes f and what it makes */
 typedef void work_done_fn(struct work *w, struct mg_http_exchange *x); /* loop thread */
@@ -64,7 +66,10 @@ struct work {
     struct mg_fault f;
     struct mg_chat_request *chat;
     struct mg_completion_request *completion;
+    struct mg_ws_request ws;
     struct mg_buf out;
+    struct waiting_picture *picture; /* SOCKET: that came before it, owned */
+    bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };
 struct worker {
@@ -81,6 +86,9 @@ enum mg_status worker_open(struct worker *k, struct mg_err *err);
 void worker_close(struct worker *k);
 /* Runs `run` on x's body, at once or on the worker's thread, then `done` unless x has ended. */
 void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run, work_done_fn *done);
+/* The same with a copy of these bytes, always on the worker's thread. Takes what `like` owns if
+ * MG_OK is returned. */
+enum mg_status work_add(const struct work *like, const void *data, size_t n, struct mg_fault *f);
 
 struct mg_server {
     struct mg_server_options o; /* defaults filled in */
@@ -207,6 +215,7 @@ void route_socket(struct mg_http_exchange *x, void *user);
 /* Sends the messages in `out`. */
 void socket_send(struct mg_http_exchange *x, const struct mg_buf *out);
 void socket_forget(struct mg_http_exchange *x, struct ask *a);
+void pictures_drop(struct waiting_picture **list);
 /* The server is being stopped: those that wait for nothing are closed. */
 void sockets_close_idle(struct mg_server *s);
 
