@@ -170,6 +170,7 @@ def main():
         gcc.pytest("command line", "tests/cli")
         gcc.pytest("HTTP server", "tests/net")
         gcc.pytest("margay serve", "tests/serve")
+        gcc.pytest("clients", "tests/clients")
         gcc.pytest("oracle", "tests/oracle")
         gcc.lint()
     if not o.quick:
