@@ -200,6 +200,10 @@ struct mg_http_server *mg_http_server_of(const struct mg_http_exchange *x) {
     return x->conn->server;
 }
 
+void *mg_http_server_user(const struct mg_http_server *s) {
+    return s->o.user;
+}
+
 const char *mg_http_method(const struct mg_http_exchange *x) {
     return x->readable ? mg_http_head_text(&x->conn->head, x->conn->head.method) : "";
 }

@@ -59,6 +59,9 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
     struct ask *a = user;
     (void)x, (void)reason;
     a->gone = true;
+    if (a->n_fetch) /* no job has been handed in that would be counted */
+        mg_metrics_add_at(a->s->metrics, MG_M_CANCELLED, 1,
+                          mg_metrics_label(MG_M_CANCELLED, 0, "fetch"), 0, 0);
     ask_cancel(a);
     ask_unref(a);
 }
@@ -156,8 +159,7 @@ static void fail(struct ask *a) {
     a->finished = true;
     a->http = kind.http;
     a->retry = kind.retry;
-    mg_metrics_add_at(a->s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, kind.type), 0,
-                      0);
+    count_error(a->s, kind.type);
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", a->fault.err.text);
     if (a->kind == ASK_SOCKET) {
         size_t at = begin_message(a);
@@ -339,6 +341,7 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
                           mg_metrics_label(MG_M_CANCELLED, 0,
                                            !r->chat            ? "queue"
                                            : w->n_token        ? "decode"
+                                           : !w->prompt_tokens ? "image"
                                            : w->prefill_ms > 0 ? "prefill"
                                            : w->image_tokens   ? "vision"
                                                                : "prefill"),
@@ -546,6 +549,7 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
         n = file.n;
     }
     enum mg_status status = mg_chat_add_image_as(chat, role, bytes, n, &want, err);
+    if (status != MG_OK && err && bytes) count_bad_picture(a, bytes, n, err->code);
     mg_buf_free(&file);
     if (a->n_choice == 1) { /* its raster has taken its place */
         free(source->bytes);

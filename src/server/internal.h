@@ -118,6 +118,8 @@ enum { TAG_PUBLIC = 1 }; /* of routes that need no key */
 /* Whose request it is: its key's digest, zeros when there are no keys. */
 void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
                    uint8_t tenant[MG_TENANT_BYTES]);
+/* One more error of this type in the metrics. */
+void count_error(struct mg_server *s, const char *type);
 /* An error as JSON, with Retry-After where it belongs. */
 void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f);
 void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
@@ -206,6 +208,8 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f);
 /* A picture of the media folder into `out`. Any thread. */
 enum mg_status picture_from_media(const struct mg_server *s, const char *url, struct mg_buf *out,
                                   struct mg_err *err);
+/* One more picture that can't be used, by what its bytes are and what is wrong with them. */
+void count_bad_picture(const struct ask *a, const void *bytes, size_t n, const char *code);
 /* The wishes of a request in the engine's terms. */
 struct mg_image_want picture_want(const struct mg_server *s, const struct mg_image_wish *wish,
                                   bool fast);

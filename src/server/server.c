@@ -44,10 +44,15 @@ void reply_json(struct mg_http_exchange *x, struct mg_buf *body, bool ok) {
     mg_buf_free(body);
 }
 
+void count_error(struct mg_server *s, const char *type) {
+    mg_metrics_add_at(s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, type), 0, 0);
+}
+
 void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
     struct mg_fault_kind kind;
     struct mg_buf out = {0};
     mg_fault_kind(&f->err, &kind);
+    count_error(mg_http_server_user(mg_http_server_of(x)), kind.type);
     if (kind.retry) mg_http_add_field(x, "Retry-After", "1");
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", f->err.text);
     if (mg_fault_write(f, &out))
@@ -134,7 +139,7 @@ static bool origin_allowed(const struct mg_server *s, const struct mg_http_excha
 static void admit(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     if (!host_allowed(s, x)) {
-        reply_err(x, MG_ERR_ARGUMENT, "host_not_allowed",
+        reply_err(x, MG_ERR_ARGUMENT, "name_not_allowed",
                   "this server does not go by that name: see --allowed-hosts");
         return;
     }
@@ -330,9 +335,7 @@ static void route_metrics(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct rusage use;
     struct rlimit files;
-    size_t anon, peak;
     set_gauges(s);
-    mg_memory_use(&anon, &peak);
     getrusage(RUSAGE_SELF, &use);
     getrlimit(RLIMIT_NOFILE, &files);
     struct mg_metrics_info info = {.model = s->o.alias,
@@ -344,7 +347,7 @@ static void route_metrics(struct mg_http_exchange *x, void *user) {
                                        (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
                                        1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec),
                                    .start_seconds = (double)s->started,
-                                   .resident_bytes = (double)anon,
+                                   .resident_bytes = (double)mg_memory_resident(),
                                    .open_fds = proc_count("/proc/self/fd"),
                                    .max_fds = (double)files.rlim_cur};
     struct mg_buf out = {0};

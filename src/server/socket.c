@@ -43,6 +43,9 @@ void pictures_drop(struct waiting_picture **list) {
 
 static void send_fault(struct mg_http_exchange *x, const char *id, const struct mg_fault *f) {
     struct mg_buf out = {0};
+    struct mg_fault_kind kind;
+    mg_fault_kind(&f->err, &kind);
+    count_error(mg_http_server_user(mg_http_server_of(x)), kind.type);
     if (mg_ws_error(&out, id[0] ? id : NULL, f)) mg_ws_send(x, MG_WS_TEXT, out.data, out.n);
     mg_buf_free(&out);
 }

@@ -60,7 +60,7 @@ def test_names(serve, tmp_path):
     bad = ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost", "1.2.3.x", "a"]
     assert [status(s, h) for h in good] == [200] * len(good)
     assert [status(s, h) for h in bad] == [403] * len(bad)
-    assert s.get("/v1/models", Host="evil.example").json["error"]["code"] == "host_not_allowed"
+    assert s.get("/v1/models", Host="evil.example").json["error"]["code"] == "name_not_allowed"
     s = serve("--allowed-hosts", "ai.example", "--allowed-hosts", "*.team.example")
     assert [status(s, h) for h in ("ai.example", "AI.example:80", "a.team.example", "localhost")] == [200] * 4
     assert [status(s, h) for h in ("b.ai.example", "team.example", "xteam.example", "evil")] == [403] * 4
