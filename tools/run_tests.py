@@ -216,6 +216,7 @@ def main():
         gcc.pytest("HTTP server", "tests/net")
         gcc.pytest("margay serve", "tests/serve")
         gcc.page()
+        gcc.pytest("clients", "tests/clients")
         gcc.pytest("oracle", "tests/oracle")
         gcc.lint()
     if not o.quick:

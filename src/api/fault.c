@@ -20,6 +20,8 @@ static const struct {
     {"context_length_exceeded", "exceed_context_size_error", 400, false, true},
     {"invalid_api_key", "authentication_error", 401, false, true},
     {"forbidden", "permission_error", 403, false, true},
+    {"name_not_allowed", "permission_error", 403, false, true},
+    {"origin_not_allowed", "permission_error", 403, false, true},
     {"not_found", "not_found_error", 404, false, true},
     {"file_not_found", "not_found_error", 404, false, true},
     {"model_not_found", "not_found_error", 404, false, true},

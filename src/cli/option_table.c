@@ -781,6 +781,17 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .help =
              "A site whose pages may ask, such as https://a.example; * for all; may be repeated.",
          .commands = SERVE},
+    [MG_OPT_ALLOWED_HOSTS] =
+        {.name = "allowed-hosts",
+         .type = MG_TYPE_LIST,
+         .value = "NAME",
+         .fallback = "localhost and addresses; any with keys or a public address",
+         .group = G_SERVER,
+         .help = "A name that clients call this server by: ai.example, *.example, * for any; may "
+                 "be repeated. Needed behind a proxy that passes its own name on to a server "
+                 "without keys, which listens on this machine only: otherwise a web page could "
+                 "reach it under a false name.",
+         .commands = SERVE},
     [MG_OPT_MEDIA_PATH] = {.name = "media-path",
                            .type = MG_TYPE_STRING,
                            .value = "FOLDER",

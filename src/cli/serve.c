@@ -106,6 +106,8 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
         .api_key_file = mg_opt_text(o, MG_OPT_API_KEY_FILE, NULL),
         .origin = o->value[MG_OPT_CORS_ORIGIN].list,
         .n_origin = o->value[MG_OPT_CORS_ORIGIN].n_list,
+        .name = o->value[MG_OPT_ALLOWED_HOSTS].list,
+        .n_name = o->value[MG_OPT_ALLOWED_HOSTS].n_list,
         .media_path = mg_opt_text(o, MG_OPT_MEDIA_PATH, NULL),
         .remote_host = o->value[MG_OPT_REMOTE_HOST].list,
         .n_remote_host = o->value[MG_OPT_REMOTE_HOST].n_list,

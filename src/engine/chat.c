@@ -184,6 +184,10 @@ static enum mg_status probe(const mg_engine *engine, const struct mg_patch_confi
                            : status;
 }
 
+const char *mg_engine_image_format(const void *bytes, size_t n) {
+    return mg_image_format_name(mg_image_sniff(bytes, n));
+}
+
 enum mg_status mg_engine_check_image(const mg_engine *engine, const void *bytes, size_t n,
                                      const struct mg_image_want *want, struct mg_err *err) {
     enum mg_image_format format = mg_image_sniff(bytes, n);

@@ -57,8 +57,11 @@ static bool on_event(void *user, const struct mg_event *e) {
                                .n_text = e->n_text,
                                .n_token = j->chat->answer_ids.n,
                                .logprob = mg_job_untold(j),
-                               .n_logprob =
-                                   e->kind == MG_EVENT_TEXT ? j->n_logprob - j->n_told : 0};
+                               .n_logprob = e->kind == MG_EVENT_TEXT ? j->n_logprob - j->n_told : 0,
+                               .answer = &j->run.answer,
+                               .queue_ms = (j->began - j->submitted) * 1e3};
+    if (e->kind == MG_EVENT_TEXT && j->run.stage == MG_STAGE_DECODE)
+        out.decode_ms = (mg_clock() - j->run.stage_start) * 1e3;
     j->o.event(j->o.user, &out);
     if (e->kind == MG_EVENT_TEXT) note_told(j);
     return true;

@@ -65,6 +65,8 @@ struct mg_job_event {
     size_t n_token;                         /* answer tokens so far */
     const struct mg_token_logprob *logprob; /* [n_logprob] of tokens since the last text */
     size_t n_logprob;
+    const struct mg_answer *answer; /* TEXT: what was done so far, without the time for a token */
+    double queue_ms, decode_ms;     /* TEXT: in the queue; since the first token */
 };
 
 /* Where an answer comes from. */

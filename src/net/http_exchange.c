@@ -201,6 +201,10 @@ struct mg_http_server *mg_http_server_of(const struct mg_http_exchange *x) {
     return x->conn->server;
 }
 
+void *mg_http_server_user(const struct mg_http_server *s) {
+    return s->o.user;
+}
+
 const char *mg_http_method(const struct mg_http_exchange *x) {
     return x->readable ? mg_http_head_text(&x->conn->head, x->conn->head.method) : "";
 }
@@ -253,6 +257,9 @@ const char *mg_http_request_id(const struct mg_http_exchange *x) {
 }
 bool mg_http_is_tls(const struct mg_http_exchange *x) {
     return x->conn->wire.tls != NULL;
+}
+bool mg_http_is_unix(const struct mg_http_exchange *x) {
+    return x->conn->is_unix;
 }
 int mg_http_tag(const struct mg_http_exchange *x) {
     return x->route ? x->route->tag : 0;

@@ -59,6 +59,9 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
     struct ask *a = user;
     (void)x, (void)reason;
     a->gone = true;
+    if (a->n_fetch) /* no job has been handed in that would be counted */
+        mg_metrics_add_at(a->s->metrics, MG_M_CANCELLED, 1,
+                          mg_metrics_label(MG_M_CANCELLED, 0, "fetch"), 0, 0);
     ask_cancel(a);
     ask_unref(a);
 }
@@ -156,8 +159,7 @@ static void fail(struct ask *a) {
     a->finished = true;
     a->http = kind.http;
     a->retry = kind.retry;
-    mg_metrics_add_at(a->s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, kind.type), 0,
-                      0);
+    count_error(a->s, kind.type);
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", a->fault.err.text);
     if (a->kind == ASK_SOCKET) {
         size_t at = begin_message(a);
@@ -253,6 +255,23 @@ static bool keep_logprobs(struct choice *c, const struct mg_token_logprob *l, si
     return true;
 }
 
+static struct mg_reply_timings timings_of(const struct ask *a, const struct mg_answer *w,
+                                          size_t n_token, double decode_ms, double queue_ms) {
+    return (struct mg_reply_timings){.prompt_n = w->prompt_tokens - w->cached_tokens,
+                                     .cache_n = w->cached_tokens,
+                                     .prompt_ms = w->vision_ms + w->prefill_ms,
+                                     .predicted_n = n_token,
+                                     .predicted_ms = decode_ms,
+                                     .queue_ms = queue_ms,
+                                     .image_ms = w->image_ms,
+                                     .vision_ms = w->vision_ms,
+                                     .first_token_ms = queue_ms + w->first_token_ms,
+                                     .total_ms = (mg_clock() - a->began) * 1e3,
+                                     .passes = w->passes,
+                                     .drafted = w->drafted_tokens,
+                                     .accepted = w->accepted_tokens};
+}
+
 static void write_text(struct choice *c, const struct mg_job_event *e) {
     struct ask *a = c->ask;
     if (a->kind == ASK_SOCKET) {
@@ -269,7 +288,10 @@ static void write_text(struct choice *c, const struct mg_job_event *e) {
                                     .logprobs = a->common->logprobs,
                                     .token = token,
                                     .n_token = token ? e->n_logprob : 0};
-    mg_chunk_text(&a->out, &a->head, &piece, NULL);
+    struct mg_reply_timings t;
+    bool timed = a->common->timings_per_token;
+    if (timed) t = timings_of(a, e->answer, e->n_token, e->decode_ms, e->queue_ms);
+    mg_chunk_text(&a->out, &a->head, &piece, timed ? &t : NULL);
     free(token);
 }
 
@@ -319,6 +341,7 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
                           mg_metrics_label(MG_M_CANCELLED, 0,
                                            !r->chat            ? "queue"
                                            : w->n_token        ? "decode"
+                                           : !w->prompt_tokens ? "image"
                                            : w->prefill_ms > 0 ? "prefill"
                                            : w->image_tokens   ? "vision"
                                                                : "prefill"),
@@ -380,20 +403,9 @@ static void note_extra(struct ask *a, const struct mg_job_result *r) {
     }
     if (a->timings.total_ms > 0) return;
     note_cache(a, r);
-    a->timings = (struct mg_reply_timings){
-        .prompt_n = w->prompt_tokens - w->cached_tokens,
-        .cache_n = w->cached_tokens,
-        .prompt_ms = w->vision_ms + w->prefill_ms,
-        .predicted_n = w->n_token,
-        .predicted_ms = w->decode_ms_per_token * (double)(w->n_token ? w->n_token - 1 : 0),
-        .queue_ms = r->queue_ms,
-        .image_ms = w->image_ms,
-        .vision_ms = w->vision_ms,
-        .first_token_ms = r->queue_ms + w->first_token_ms,
-        .total_ms = (mg_clock() - a->began) * 1e3,
-        .passes = w->passes,
-        .drafted = w->drafted_tokens,
-        .accepted = w->accepted_tokens};
+    a->timings =
+        timings_of(a, w, w->n_token,
+                   w->decode_ms_per_token * (double)(w->n_token ? w->n_token - 1 : 0), r->queue_ms);
 }
 
 static struct mg_reply_choice choice_of(const struct choice *c) {
@@ -537,6 +549,7 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
         n = file.n;
     }
     enum mg_status status = mg_chat_add_image_as(chat, role, bytes, n, &want, err);
+    if (status != MG_OK && err && bytes) count_bad_picture(a, bytes, n, err->code);
     mg_buf_free(&file);
     if (a->n_choice == 1) { /* its raster has taken its place */
         free(source->bytes);
@@ -706,25 +719,37 @@ static void start(struct mg_http_exchange *x, struct ask *a) {
     ask_begin(a);
 }
 
-void route_chat(struct mg_http_exchange *x, void *user) {
-    struct mg_server *s = user;
-    struct mg_slice body = mg_http_body(x);
-    struct mg_chat_limits limits = {s->facts.max_image_bytes, s->facts.max_images};
-    struct mg_chat_request *r;
-    struct mg_fault f = {0};
-    if (mg_chat_request_parse((const char *)body.data, body.n, &limits, &r, &f) != MG_OK)
-        reply_fault(x, &f);
+static void read_chat(struct work *w) {
+    struct mg_chat_limits limits = {w->s->facts.max_image_bytes, w->s->facts.max_images};
+    mg_chat_request_parse((const char *)w->body.data, w->body.n, &limits, &w->chat, &w->f);
+}
+
+static void chat_was_read(struct work *w, struct mg_http_exchange *x) {
+    struct mg_chat_request *r = w->chat;
+    w->chat = NULL;
+    if (r)
+        start(x, ask_open(w->s, x, ASK_CHAT, r, NULL));
     else
-        start(x, ask_open(s, x, ASK_CHAT, r, NULL));
+        reply_fault(x, &w->f);
+}
+
+void route_chat(struct mg_http_exchange *x, void *user) {
+    work_begin(user, x, read_chat, chat_was_read);
+}
+
+static void read_completion(struct work *w) {
+    mg_completion_request_parse((const char *)w->body.data, w->body.n, &w->completion, &w->f);
+}
+
+static void completion_was_read(struct work *w, struct mg_http_exchange *x) {
+    struct mg_completion_request *r = w->completion;
+    w->completion = NULL;
+    if (r)
+        start(x, ask_open(w->s, x, ASK_COMPLETION, NULL, r));
+    else
+        reply_fault(x, &w->f);
 }
 
 void route_completion(struct mg_http_exchange *x, void *user) {
-    struct mg_server *s = user;
-    struct mg_slice body = mg_http_body(x);
-    struct mg_completion_request *r;
-    struct mg_fault f = {0};
-    if (mg_completion_request_parse((const char *)body.data, body.n, &r, &f) != MG_OK)
-        reply_fault(x, &f);
-    else
-        start(x, ask_open(s, x, ASK_COMPLETION, NULL, r));
+    work_begin(user, x, read_completion, completion_was_read);
 }

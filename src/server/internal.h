@@ -5,6 +5,8 @@
  *   pictures.c  where pictures come from: uploads, the media folder, allowed hosts
  *   uploads.c   /v1/files
  *   socket.c    /ws
+ *   work.c      reading large requests beside the loop
+ *   tokens.c    /tokenize, /detokenize, /apply-template
  *   page.c      the web page
  */
 #ifndef MG_SERVER_INTERNAL_H
@@ -15,6 +17,7 @@
 #include "api/chat_request.h"
 #include "api/completion_request.h"
 #include "api/metrics.h"
+#include "api/ws_request.h"
 #include "net/access_log.h"
 #include "net/api_keys.h"
 #include "net/remote.h"
@@ -48,6 +51,47 @@ void route_file_get(struct mg_http_exchange *x, void *user);
 void route_file_content(struct mg_http_exchange *x, void *user);
 void route_file_delete(struct mg_http_exchange *x, void *user);
 
+/* --- work.c: a request's body becomes a request or a reply, beside the loop when it is large ---
+ */
+enum { WORK_SMALL_BYTES = 16 << 10 }; /* up to here it is not worth it */
+struct work;
+typedef void work_fn(struct work *w); /* any thread; reads body, writes f and what it makes */
+typedef void work_done_fn(struct work *w, struct mg_http_exchange *x); /* loop thread */
+struct work {
+    struct mg_server *s;
+    uint64_t exchange;
+    struct mg_slice body; /* during run only */
+    struct mg_buf held;   /* its memory, if it was handed over */
+    work_fn *run;
+    work_done_fn *done;
+    /* What comes of it; freed after done, which may take it (and leave NULL). */
+    struct mg_fault f;
+    struct mg_chat_request *chat;
+    struct mg_completion_request *completion;
+    struct mg_ws_request ws;
+    struct mg_buf out;
+    struct waiting_picture *picture; /* SOCKET: that came before it, owned */
+    bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
+    struct work *next;
+};
+struct worker {
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t mutex; /* of what follows */
+    pthread_cond_t more;
+    struct work *first, **last; /* owned */
+    size_t bytes;               /* of bodies that wait */
+    bool closing;
+};
+enum mg_status worker_open(struct worker *k, struct mg_err *err);
+/* Before the HTTP server is closed. Does nothing to a worker that was never opened. */
+void worker_close(struct worker *k);
+/* Runs `run` on x's body, at once or on the worker's thread, then `done` unless x has ended. */
+void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run, work_done_fn *done);
+/* The same with a copy of these bytes, always on the worker's thread. Takes what `like` owns if
+ * MG_OK is returned. */
+enum mg_status work_add(const struct work *like, const void *data, size_t n, struct mg_fault *f);
+
 struct mg_server {
     struct mg_server_options o; /* defaults filled in */
     mg_engine *engine;
@@ -63,8 +107,11 @@ struct mg_server {
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
     struct page *page; /* NULL: none is served */
-    int media_fd;    /* the media folder, -1 none */
-    int64_t started; /* seconds since 1970 */
+    struct worker worker;
+    struct connection *socket; /* all open WebSockets */
+    char host[256];            /* this machine's name */
+    int media_fd;              /* the media folder, -1 none */
+    int64_t started;           /* seconds since 1970 */
     bool announced;
 };
 
@@ -74,6 +121,8 @@ enum { TAG_PUBLIC = 1, TAG_PAGE = 2 }; /* of routes: need no key; are files of t
 /* Whose request it is: its key's digest, zeros when there are no keys. */
 void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
                    uint8_t tenant[MG_TENANT_BYTES]);
+/* One more error of this type in the metrics. */
+void count_error(struct mg_server *s, const char *type);
 /* An error as JSON, with Retry-After where it belongs. */
 void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f);
 void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
@@ -162,6 +211,8 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f);
 /* A picture of the media folder into `out`. Any thread. */
 enum mg_status picture_from_media(const struct mg_server *s, const char *url, struct mg_buf *out,
                                   struct mg_err *err);
+/* One more picture that can't be used, by what its bytes are and what is wrong with them. */
+void count_bad_picture(const struct ask *a, const void *bytes, size_t n, const char *code);
 /* The wishes of a request in the engine's terms. */
 struct mg_image_want picture_want(const struct mg_server *s, const struct mg_image_wish *wish,
                                   bool fast);
@@ -171,5 +222,13 @@ void route_socket(struct mg_http_exchange *x, void *user);
 /* Sends the messages in `out`. */
 void socket_send(struct mg_http_exchange *x, const struct mg_buf *out);
 void socket_forget(struct mg_http_exchange *x, struct ask *a);
+void pictures_drop(struct waiting_picture **list);
+/* The server is being stopped: those that wait for nothing are closed. */
+void sockets_close_idle(struct mg_server *s);
+
+/* --- tokens.c --- */
+void route_tokenize(struct mg_http_exchange *x, void *user);
+void route_detokenize(struct mg_http_exchange *x, void *user);
+void route_template(struct mg_http_exchange *x, void *user);
 
 #endif

@@ -2,15 +2,14 @@
  * of itself. See server.h.
  */
 #include "api/server_reply.h"
-#include "api/token_request.h"
 #include "server/internal.h"
-#include "text/tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -45,10 +44,15 @@ void reply_json(struct mg_http_exchange *x, struct mg_buf *body, bool ok) {
     mg_buf_free(body);
 }
 
+void count_error(struct mg_server *s, const char *type) {
+    mg_metrics_add_at(s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, type), 0, 0);
+}
+
 void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
     struct mg_fault_kind kind;
     struct mg_buf out = {0};
     mg_fault_kind(&f->err, &kind);
+    count_error(mg_http_server_user(mg_http_server_of(x)), kind.type);
     if (kind.retry) mg_http_add_field(x, "Retry-After", "1");
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", f->err.text);
     if (mg_fault_write(f, &out))
@@ -88,8 +92,62 @@ void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
     if (key >= 0) memcpy(tenant, s->keys.digest[key], MG_TENANT_BYTES);
 }
 
+static bool ends_with(const char *text, size_t n, const char *end) {
+    size_t m = strlen(end);
+    return n > m && strncasecmp(text + n - m, end, m) == 0;
+}
+
+/* 127.0.0.1:8080, [::1]: no other site can have made this of its own name. */
+static bool is_address(const char *host, size_t n) {
+    if (host[0] == '[') return true;
+    return strspn(host, "0123456789.") == n;
+}
+
+static bool is_loopback(const char *host) {
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
+           strcasecmp(host, "localhost") == 0;
+}
+
+/* A page of another site whose name is made to lead here ("DNS rebinding") counts as our own page
+ * in a browser; its name in Host tells. Who brings a key, or comes over the Unix socket, or to an
+ * address that others reach anyway, is not asked unless --allowed-hosts says so. */
+static bool host_allowed(const struct mg_server *s, const struct mg_http_exchange *x) {
+    const char *host = mg_http_header(x, "host");
+    if (!host || !host[0] || mg_http_is_unix(x)) return true;
+    if (!s->o.n_name && (s->keyed || !is_loopback(s->o.host))) return true;
+    size_t n = host[0] == '[' ? strlen(host) : strcspn(host, ":");
+    if (n > 1 && host[n - 1] == '.') n--;
+    for (size_t i = 0; i < s->o.n_name; i++) {
+        const char *name = s->o.name[i];
+        if (strcmp(name, "*") == 0) return true;
+        if (name[0] == '*' ? ends_with(host, n, name + 1)
+                           : strlen(name) == n && strncasecmp(name, host, n) == 0)
+            return true;
+    }
+    if (is_address(host, n) || ends_with(host, n, ".localhost")) return true;
+    if (n == 9 && strncasecmp(host, "localhost", n) == 0) return true;
+    return s->host[0] && strlen(s->host) == n && strncasecmp(s->host, host, n) == 0;
+}
+
+/* Another site's page can send a question without being let to read the answer. */
+static bool origin_allowed(const struct mg_server *s, const struct mg_http_exchange *x) {
+    const char *method = mg_http_method(x);
+    if (s->keyed || strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0) return true;
+    return !mg_http_is_foreign(x);
+}
+
 static void admit(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
+    if (!host_allowed(s, x)) {
+        reply_err(x, MG_ERR_ARGUMENT, "name_not_allowed",
+                  "this server does not go by that name: see --allowed-hosts");
+        return;
+    }
+    if (!origin_allowed(s, x)) {
+        reply_err(x, MG_ERR_ARGUMENT, "origin_not_allowed",
+                  "pages of other sites may not ask: see --cors-origin");
+        return;
+    }
     if (!s->keyed || mg_http_tag(x) & TAG_PUBLIC || mg_api_keys_of(&s->keys, x) >= 0) return;
     mg_http_add_field(x, "WWW-Authenticate", "Bearer");
     reply_err(x, MG_ERR_ARGUMENT, "invalid_api_key",
@@ -279,9 +337,7 @@ static void route_metrics(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct rusage use;
     struct rlimit files;
-    size_t anon, peak;
     set_gauges(s);
-    mg_memory_use(&anon, &peak);
     getrusage(RUSAGE_SELF, &use);
     getrlimit(RLIMIT_NOFILE, &files);
     struct mg_metrics_info info = {.model = s->o.alias,
@@ -293,7 +349,7 @@ static void route_metrics(struct mg_http_exchange *x, void *user) {
                                        (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
                                        1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec),
                                    .start_seconds = (double)s->started,
-                                   .resident_bytes = (double)anon,
+                                   .resident_bytes = (double)mg_memory_resident(),
                                    .open_fds = proc_count("/proc/self/fd"),
                                    .max_fds = (double)files.rlim_cur};
     struct mg_buf out = {0};
@@ -302,97 +358,6 @@ static void route_metrics(struct mg_http_exchange *x, void *user) {
     else
         reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
     mg_buf_free(&out);
-}
-
-/* --- tokens --- */
-static void route_tokenize(struct mg_http_exchange *x, void *user) {
-    struct mg_server *s = user;
-    const struct mg_tokenizer *t = mg_engine_tokenizer(s->engine);
-    struct mg_slice body = mg_http_body(x);
-    struct mg_tokenize_request r;
-    struct mg_fault f = {0};
-    struct mg_ids ids = {0};
-    if (mg_tokenize_request_parse((const char *)body.data, body.n, &r, &f) != MG_OK) {
-        reply_fault(x, &f);
-        return;
-    }
-    if (mg_tokenizer_encode(t, r.text.data ? (char *)r.text.data : "", r.text.n, r.parse_special,
-                            &ids, &f.err) != MG_OK) {
-        reply_fault(x, &f);
-    } else {
-        struct mg_slice *piece = r.with_pieces ? mg_alloc(ids.n, sizeof *piece) : NULL;
-        for (size_t i = 0; piece && i < ids.n; i++) piece[i] = mg_tokenizer_piece(t, ids.id[i]);
-        struct mg_buf out = {0};
-        reply_json(x, &out,
-                   (piece || !r.with_pieces) && mg_tokenize_write(&out, ids.id, piece, ids.n));
-        free(piece);
-    }
-    mg_ids_free(&ids);
-    mg_tokenize_request_free(&r);
-}
-
-static void route_detokenize(struct mg_http_exchange *x, void *user) {
-    struct mg_server *s = user;
-    const struct mg_tokenizer *t = mg_engine_tokenizer(s->engine);
-    struct mg_slice body = mg_http_body(x);
-    struct mg_ids ids = {0};
-    struct mg_fault f = {0};
-    struct mg_buf text = {0}, out = {0};
-    enum mg_status status = mg_detokenize_request_parse((const char *)body.data, body.n, &ids, &f);
-    for (size_t i = 0; status == MG_OK && i < ids.n; i++)
-        if ((size_t)ids.id[i] >= mg_tokenizer_n(t))
-            status = mg_fault_set(&f, MG_ERR_ARGUMENT, "invalid_value", "tokens",
-                                  "token %zu is not in the vocabulary", i + 1);
-    if (status != MG_OK) {
-        reply_fault(x, &f);
-    } else {
-        bool ok = mg_tokenizer_decode(t, ids.id, ids.n, false, &text);
-        reply_json(x, &out,
-                   ok && mg_detokenize_write(&out, text.data ? (char *)text.data : "", text.n));
-    }
-    mg_buf_free(&text);
-    mg_ids_free(&ids);
-}
-
-/* Pictures stand as one placeholder: nothing is decoded here. */
-static enum mg_status template_text(const struct mg_server *s, const struct mg_chat_request *r,
-                                    struct mg_buf *out, struct mg_err *err) {
-    mg_chat *chat = NULL;
-    enum mg_status status = mg_chat_open(s->engine, &chat, err);
-    for (size_t i = 0; i < r->n_message && status == MG_OK; i++) {
-        const struct mg_chat_message *m = &r->message[i];
-        status = mg_chat_begin_turn(chat, m->role, err);
-        for (size_t k = 0; k < m->n_part && status == MG_OK; k++) {
-            const struct mg_chat_part *p = &m->part[k];
-            if (p->kind == MG_CHAT_TEXT)
-                status = mg_chat_add_text_n(chat, m->role, p->text, p->n_text, err);
-            else if (p->kind == MG_CHAT_IMAGE)
-                status = mg_chat_add_image_mark(chat, m->role, err);
-            else
-                status = mg_fail(err, MG_ERR_UNSUPPORTED, "unsupported_value",
-                                 "tool calls are not supported yet");
-        }
-    }
-    if (status == MG_OK) status = mg_chat_prompt_text(chat, r->add_generation_prompt, out, err);
-    mg_chat_close(chat);
-    return status;
-}
-
-static void route_template(struct mg_http_exchange *x, void *user) {
-    struct mg_server *s = user;
-    struct mg_slice body = mg_http_body(x);
-    struct mg_chat_limits limits = {s->facts.max_image_bytes, s->facts.max_images};
-    struct mg_chat_request *r = NULL;
-    struct mg_fault f = {0};
-    struct mg_buf text = {0}, out = {0};
-    enum mg_status status = mg_chat_request_parse((const char *)body.data, body.n, &limits, &r, &f);
-    if (status == MG_OK) status = template_text(s, r, &text, &f.err);
-    if (status != MG_OK)
-        reply_fault(x, &f);
-    else
-        reply_json(x, &out, mg_template_write(&out, (char *)text.data, text.n));
-    mg_buf_free(&text);
-    mg_chat_request_free(r);
 }
 
 extern const unsigned char mg_openapi_json[], mg_openapi_json_end[]; /* openapi.S */
@@ -463,6 +428,10 @@ static void on_reload(void *user) {
         mg_log(MG_LOG_WARN, "the log stays where it was: %s", err.text);
 }
 
+static void on_stopping(void *user) {
+    sockets_close_idle(user);
+}
+
 /* --- opening --- */
 static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
     struct mg_http_route *list = mg_alloc(N_ROUTE + PAGE_ROUTES, sizeof *list);
@@ -489,6 +458,7 @@ static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
                                 .log = on_log,
                                 .note = on_note,
                                 .on_reload = on_reload,
+                                .on_stopping = on_stopping,
                                 .origin = s->o.origin,
                                 .n_origin = s->o.n_origin,
                                 .max_body = s->o.max_body};
@@ -514,6 +484,7 @@ static enum mg_status open_parts(struct mg_server *s, struct mg_err *err) {
                                       .max_bytes = s->facts.max_image_bytes};
         status = mg_remote_open(&o, &s->remote, err);
     }
+    if (status == MG_OK) status = worker_open(&s->worker, err);
     if (status == MG_OK && !s->o.no_page)
         status = page_open(s->o.page_path, s->o.prefix, &s->page, err);
     if (status == MG_OK) status = open_http(s, err);
@@ -538,6 +509,7 @@ enum mg_status mg_server_open(mg_engine *engine, const struct mg_server_options 
     s->log.fd = -1;
     s->started = unix_seconds();
     s->uploads.budget = s->o.upload_budget;
+    if (gethostname(s->host, sizeof s->host - 1) != 0) s->host[0] = 0;
     mg_engine_info(engine, &s->info);
     mg_engine_facts(engine, &s->facts);
     enum mg_status status = open_parts(s, err);
@@ -577,6 +549,7 @@ void mg_server_reload(struct mg_server *s) {
 /* The scheduler first: it ends every job while the loop can still take what they post. */
 void mg_server_close(struct mg_server *s) {
     if (!s) return;
+    worker_close(&s->worker);
     mg_remote_close(s->remote);
     mg_scheduler_close(s->scheduler);
     mg_http_server_close(s->http);

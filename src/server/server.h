@@ -25,6 +25,10 @@ struct mg_server_options {
     const char *api_key_file;
     const char *const *origin; /* [n_origin] of other sites' pages that may ask */
     size_t n_origin;
+    /* [n_name] by which clients may call this server in Host, "*" for any. None: without keys on a
+     * loopback address only names that no other site can have (README), else any. */
+    const char *const *name;
+    size_t n_name;
     const char *media_path;         /* folder that file: pictures are read from; NULL: none are */
     const char *const *remote_host; /* [n_remote_host] that pictures are fetched from; none */
     size_t n_remote_host;
@@ -34,10 +38,10 @@ struct mg_server_options {
     bool no_metrics, no_slots;
     bool no_page;
     const char *page_path; /* folder that the page is served from; NULL: the one built in */
-    size_t max_body;      /* bytes [64 MiB] */
-    size_t upload_budget; /* bytes of uploaded files kept [256 MiB] */
-    unsigned drain_ms;    /* for answers under way when stopped [10,000] */
-    double ping_seconds;  /* silence in a stream before a comment [10] */
+    size_t max_body;       /* bytes [64 MiB] */
+    size_t upload_budget;  /* bytes of uploaded files kept [256 MiB] */
+    unsigned drain_ms;     /* for answers under way when stopped [10,000] */
+    double ping_seconds;   /* silence in a stream before a comment [10] */
     struct mg_scheduler_options scheduler;
     struct mg_answer_options answer; /* what a request that says nothing gets */
     /* Once requests are taken; the URL is valid during the call. May be NULL. */

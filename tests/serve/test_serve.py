@@ -372,7 +372,7 @@ def test_crowd(serve):
 class Socket:
     def __init__(self, server):
         self.s = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-        self.s.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        self.s.sendall(b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
         self.f = self.s.makefile("rb")
         assert b"101" in self.f.readline()
@@ -381,7 +381,7 @@ class Socket:
 
     def send(self, data):
         kind = 1 if isinstance(data, (dict, str)) else 2
-        data = json.dumps(data).encode() if isinstance(data, dict) else data
+        data = json.dumps(data).encode() if isinstance(data, dict) else data.encode() if kind == 1 else data
         n = len(data)
         head = bytes([0x80 | kind]) + (bytes([0x80 | n]) if n < 126 else bytes([0xfe]) + struct.pack(">H", n) if n < 65536
                                        else bytes([0xff]) + struct.pack(">Q", n))

@@ -1,7 +1,7 @@
 /* Prints every form that src/api writes, one JSON object a line: {"name","body"}; besides the
  * ranges of numeric fields, and of each argument whether it is a route that is counted. What checks
  * them against docs/openapi.json (tests/cli/test_openapi.py) and against the official client's
- * models (tools/check_openai_forms.py) reads this. Not a test itself. */
+ * models (tests/clients) reads this. Not a test itself. */
 #include "api/chat_reply.h"
 #include "api/json_write.h"
 #include "api/metrics.h"
