@@ -34,6 +34,17 @@ describe("ways in", () => {
     await tab.close();
   });
 
+  test("a link dropped does not take one away, and is explained", async () => {
+    const tab = await Tab.open(browser, margay.url);
+    const { page } = tab;
+    const cdp = await page.context().newCDPSession(page);
+    const data = { items: [{ mimeType: "text/uri-list", data: "https://example.org/cat.jpg" }], dragOperationsMask: 1 };
+    for (const type of ["dragEnter", "dragOver", "drop"] as const) await cdp.send("Input.dispatchDragEvent", { type, x: 640, y: 200, data });
+    await page.getByText("gives only the address").waitFor();
+    expect(page.url()).toBe(margay.url);
+    await tab.close();
+  });
+
   test("pasted", async () => {
     const tab = await Tab.open(browser, margay.url);
     await tab.page.evaluate((bytes) => {

@@ -25,6 +25,8 @@ export const en = {
 
   "drop.here": "Let go: the picture is added",
 
+  "drop.link": "The other page gives only the address of this picture. Copy the picture there and paste it here.",
+
   "board.title": "Pictures",
   "board.picture": "Picture {n}: {name}",
   "board.no_preview": "This browser can't show {format}; the server gets the file as it is.",
