@@ -148,7 +148,7 @@ describe("boxes and points", () => {
     const r = new BoxReader();
     for (let i = 0; i < 200000; i++) r.push(i % 50 ? "word " : '{"point_2d":[1,' + (i % 1000) + "]}"); // a million characters in pieces
     expect(r.found).toHaveLength(20);
-    expect(performance.now() - start).toBeLessThan(1500);
+    expect(performance.now() - start).toBeLessThan(6000);
   });
   test("is it all there is?", () => {
     const only = (text: string) => isOnlyBoxes(text, readBoxes(text));
@@ -208,7 +208,7 @@ describe("cutting Markdown into blocks", () => {
       }
       s.end();
       expect(Math.max(...s.done.map((b) => b.text.length)), name).toBeLessThan(20000);
-      expect(performance.now() - start, name).toBeLessThan(1500);
+      expect(performance.now() - start, name).toBeLessThan(6000);
     }
   });
   test("a table's later part has its head", () => {
