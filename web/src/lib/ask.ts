@@ -134,7 +134,12 @@ export function askSocket(body: Body, sink: Sink, signal: AbortSignal): Promise<
     };
     socket.onclose = socket.onerror = () => end(() => reject(new Failure(opened ? "lost" : "no_socket")));
     socket.onmessage = (event) => {
-      const m = JSON.parse(String(event.data)) as SocketMessage;
+      let m: SocketMessage;
+      try {
+        m = JSON.parse(String(event.data)) as SocketMessage;
+      } catch {
+        return end(() => reject(new Failure("lost")));
+      }
       if (m.type === "progress") {
         const p = progressOf(m, m.total);
         if (p) sink.progress(p);

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Found, colours, readBoxes } from "../lib/boxes";
 import { colour } from "../lib/export";
 import type { Message, Picture } from "../lib/types";
-import { type Pending, picturesOf, pictureNow, pictureUrl, picture, drop, runs, set, state, t, useLive } from "../state";
+import { type Pending, pendingOf, picturesOf, pictureNow, pictureUrl, picture, drop, runs, set, state, t, useLive } from "../state";
 import { Icon } from "./icons";
 
 export function bytes(n: number): string {
@@ -36,6 +36,12 @@ export function boxesOf(text: string): Found[] {
   return found;
 }
 
+/** Labels stay within the picture: in its right half they end where their box does. */
+function beside(f: Found): Record<string, string> {
+  const [x1 = 0, , x2 = x1] = f.at;
+  return x1 > 500 ? { right: `${(1000 - x2) / 10}%`, maxWidth: `${x2 / 10}%` } : { left: `${x1 / 10}%`, maxWidth: `${(1000 - x1) / 10}%` };
+}
+
 function Overlay({ message, found }: { message: Message; found: Found[] }): JSX.Element {
   const number = colours(found);
   const lit = state.hover?.message === message.id ? state.hover.index : -1;
@@ -56,13 +62,13 @@ function Overlay({ message, found }: { message: Message; found: Found[] }): JSX.
       {found.map((f, i) => (
         <span
           key={i}
-          class={`tag ${f.kind} ${i === lit ? "lit" : ""} ${f.at[1]! < 60 ? "inside" : ""}`}
-          style={{ left: `${f.at[0]! / 10}%`, top: `${f.at[1]! / 10}%`, "--c": colour(number[i]!) }}
+          class={`tag ${f.kind} ${i === lit ? "lit" : ""} ${f.at[1]! < 60 ? "inside" : ""} ${f.at[0]! > 500 ? "left" : ""}`}
+          style={{ ...beside(f), top: `${f.at[1]! / 10}%`, "--c": colour(number[i]!) }}
           onPointerEnter={light(i)}
           onPointerLeave={light(null)}
         >
           {f.kind === "point" && <i />}
-          {f.label && <b>{f.label}</b>}
+          {f.label && <b dir="auto">{f.label}</b>}
         </span>
       ))}
     </div>
@@ -106,7 +112,7 @@ function Large({ id, pending }: { id: string; pending: Pending | undefined }): J
         </div>
       )}
       <figcaption>
-        <span class="name">{name}</span>
+        <bdi class="name">{name}</bdi>
         {p && p.width > 0 && <span class="dim">{sizes(p)}</span>}
         {!pending && finder(id) && (
           <label class="check">
@@ -134,8 +140,8 @@ export function Thumb({ id, pending, onRemove }: { id: string; pending?: Pending
   const name = p?.name ?? pending?.name ?? "";
   return (
     <span class={`thumb ${pending && !pending.picture ? "working" : ""}`}>
-      <button type="button" class={`pick ${state.shown === id ? "chosen" : ""}`} aria-pressed={state.shown === id} aria-label={t("board.picture", { n: "", name }).replace("  ", " ")} title={name} onClick={() => set({ shown: id })}>
-        {src && !(p && !p.width) ? <img src={src} alt="" /> : <Icon name="picture" />}
+      <button type="button" class={`pick ${state.shown === id ? "chosen" : ""}`} aria-pressed={state.shown === id} aria-label={t("board.picture", { name })} title={name} onClick={() => set({ shown: id })}>
+        {src && !(p && !p.width) ? <img src={src} alt="" draggable={false} /> : <Icon name="picture" />}
       </button>
       {onRemove && (
         <button type="button" class="remove" aria-label={t("board.remove", { name })} onClick={onRemove}>
@@ -156,7 +162,7 @@ export function Board(): JSX.Element | null {
   const shown = state.shown && all.includes(state.shown) ? state.shown : all.at(-1)!;
   return (
     <section class="board" aria-label={t("board.title")}>
-      <Large key={shown} id={shown} pending={pending.find((p) => p.id === shown)} />
+      <Large key={shown} id={shown} pending={pendingOf(shown)} />
       {all.length > 1 && (
         <div class="strip" ref={strip}>
           {all.map((id) => {

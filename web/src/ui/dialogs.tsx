@@ -2,7 +2,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { key } from "../lib/api";
 import { DEFAULTS, type Settings } from "../lib/types";
-import { add, change, connect, forget, set, show, state, t, useKey } from "../state";
+import { add, change, connect, forget, refreshTalks, set, show, state, t, useKey } from "../state";
 import { Icon } from "./icons";
 
 export function Dialog({ name, title, children, onClose }: { name: string; title: string; children: ComponentChildren; onClose?: () => void }): JSX.Element {
@@ -12,6 +12,7 @@ export function Dialog({ name, title, children, onClose }: { name: string; title
     if (!ref.current?.open) ref.current?.showModal();
     return () => before?.focus?.();
   }, []);
+  const down = useRef<EventTarget | null>(null);
   const close = () => (onClose ? onClose() : set({ panel: null }));
   return (
     <dialog
@@ -22,7 +23,10 @@ export function Dialog({ name, title, children, onClose }: { name: string; title
         e.preventDefault();
         close();
       }}
-      onClick={(e) => e.target === e.currentTarget && close()}
+      onClose={close} // a browser may close it without asking
+      onPointerDown={(e) => (down.current = e.target)}
+      // Not when text was marked from within to beside the window.
+      onClick={(e) => e.target === e.currentTarget && down.current === e.target && close()}
     >
       <div class="dialog-inner">
         <header>
@@ -133,6 +137,7 @@ export function KeyDialog(): JSX.Element {
 }
 
 export function TalksDialog(): JSX.Element {
+  useEffect(() => void refreshTalks(), []);
   return (
     <Dialog name="talks" title={t("app.talks")}>
       <button type="button" class="go wide" onClick={() => void show(null)}>
