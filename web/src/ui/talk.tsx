@@ -2,13 +2,13 @@
 import type { JSX } from "preact";
 import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { type Found, colours, isOnlyBoxes, readBoxes, toCsv, toJson } from "../lib/boxes";
+import { type Found, colours, isOnlyBoxes, toCsv, toJson } from "../lib/boxes";
 import { annotated, colour, copy, download } from "../lib/export";
 import type { Message, Report, Talk } from "../lib/types";
 import { type Run, edit, notice, pendingOf, picture, picturesOf, pictureNow, retry, runs, set, state, stop, t, trouble, useLive } from "../state";
 import { splitterOf } from "../lib/split";
 import { Blocks } from "./answer";
-import { Thumb, boxesOf } from "./board";
+import { type ObjectProps, Thumb, light, readerOf } from "./board";
 import { isEnter } from "./composer";
 import { Icon } from "./icons";
 import { StageLine } from "./stage";
@@ -35,10 +35,20 @@ function Meta({ report }: { report: Report }): JSX.Element {
   return <div class="meta">{parts}</div>;
 }
 
+const ObjectButton = memo(function ObjectButton(props: ObjectProps): JSX.Element {
+  const { f, colour, lit } = props;
+  const { on, off } = light(props);
+  return (
+    <button type="button" class={`object ${lit ? "lit" : ""}`} style={{ "--c": colour }} onPointerEnter={on} onPointerLeave={off} onFocus={on} onBlur={off}>
+      <i />
+      <bdi>{f.label || (f.kind === "box" ? "□" : "•")}</bdi>
+    </button>
+  );
+});
+
 function FoundList({ message, found, cut }: { message: Message; found: Found[]; cut: boolean }): JSX.Element {
   const number = colours(found);
   const lit = state.hover?.message === message.id ? state.hover.index : -1;
-  const light = (index: number | null) => () => set({ hover: index === null ? null : { message: message.id, index } });
   return (
     <div class="found">
       <p class="found-head">
@@ -48,19 +58,7 @@ function FoundList({ message, found, cut }: { message: Message; found: Found[]; 
       <ul>
         {found.map((f, i) => (
           <li key={i}>
-            <button
-              type="button"
-              class={`object ${i === lit ? "lit" : ""}`}
-              style={{ "--c": colour(number[i]!) }}
-              onPointerEnter={light(i)}
-              onPointerLeave={light(null)}
-              onFocus={light(i)}
-              onBlur={light(null)}
-            >
-              <i />
-              <bdi>{f.label}</bdi>
-              {f.label ? "" : (f.kind === "box" ? "□" : "•")}
-            </button>
+            <ObjectButton f={f} colour={colour(number[i]!)} lit={i === lit} message={message.id} index={i} />
           </li>
         ))}
       </ul>
@@ -171,8 +169,9 @@ function Ending({ message }: { message: Message }): JSX.Element | null {
 function AnswerView({ message, talk, run }: { message: Message; talk: Talk; run: Run | undefined }): JSX.Element {
   useLive(run?.live);
   const text = run ? run.live.text : message.text;
-  const found = run ? run.live.boxes.found : boxesOf(text);
-  const reader = found.length ? (run ? run.live.boxes : readBoxes(text)) : null;
+  const boxes = run ? run.live.boxes : text.includes("{") ? readerOf(text) : null;
+  const reader = boxes?.found.length ? boxes : null;
+  const found = reader?.found ?? [];
   const only = reader !== null && isOnlyBoxes(text, reader);
   const elsewhere = !run && message.state === "running";
   return (
