@@ -103,6 +103,28 @@ describe("stores", () => {
   });
 });
 
+test("a conversation deleted by mistake comes back, pictures and all; the keyboard's place is not lost", async () => {
+  const tab = await Tab.open(browser, margay.url);
+  const { page } = tab;
+  await tab.choose(receipt);
+  await tab.ask("What is the total price?");
+  await tab.answer();
+  await page.getByRole("button", { name: "Conversations" }).click();
+  await page.getByRole("button", { name: /^Delete/ }).press("Enter");
+  const undo = page.getByRole("button", { name: "Undo" });
+  await undo.waitFor();
+  expect(await stored(page, "talks")).toEqual([]);
+  expect(await undo.evaluate((el) => document.activeElement === el)).toBe(true);
+  expect(await axe(page)).toEqual([]);
+  await page.keyboard.press("Enter");
+  await page.locator(".talk-list .open").click();
+  await page.waitForSelector(".frame img");
+  await page.reload();
+  expect(await tab.answer()).toBe("45.67");
+  await page.waitForSelector(".frame img");
+  await tab.close();
+});
+
 describe("races", () => {
   test("a conversation deleted during its answer stays deleted", async () => {
     const tab = await Tab.open(browser, slow.url);

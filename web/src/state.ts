@@ -436,15 +436,32 @@ export async function show(id: string | null): Promise<void> {
   set({ talk, shown: state.pending.at(-1)?.id ?? lastPicture(talk), panel: null, hover: null });
 }
 
-export async function forget(talk: Talk): Promise<void> {
+/** Gives what brings it back, as long as the page lasts. */
+export async function forget(talk: Talk): Promise<() => Promise<void>> {
+  const ids = talk.messages.flatMap((m) => m.pictures);
+  const kept = (await Promise.all(ids.map(picture))).filter((p) => p !== null);
   deleted.add(talk.id);
   stop(talk.id);
   await db.forget("talks", talk.id);
-  await forgetPictures(talk.messages.flatMap((m) => m.pictures));
+  await forgetPictures(ids);
   channel?.postMessage(`-${talk.id}`);
-  if (state.talk?.id === talk.id) await show(null);
+  if (state.talk?.id === talk.id) {
+    const { panel } = state;
+    await show(null);
+    set({ panel });
+  }
   await refreshTalks();
-  notice(t("talk.deleted"));
+  return async () => {
+    deleted.delete(talk.id);
+    endRunning(talk);
+    for (const p of kept) {
+      pictures.set(p.id, p);
+      await db.put("pictures", p);
+    }
+    await db.put("talks", talk);
+    channel?.postMessage(talk.id);
+    await refreshTalks();
+  };
 }
 
 // --- asking ---
@@ -670,7 +687,10 @@ export async function boot(): Promise<void> {
           await show(null);
           notice(t("talk.deleted"));
         }
-      } else if (state.talk?.id === event.data && !runs.has(event.data)) {
+        return;
+      }
+      deleted.delete(event.data); // brought back
+      if (state.talk?.id === event.data && !runs.has(event.data)) {
         const fresh = await db.get("talks", event.data);
         if (fresh) set({ talk: fresh });
       }

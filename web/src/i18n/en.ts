@@ -68,6 +68,7 @@ export const en = {
   "talk.retry": "Try again",
   "talk.delete": "Delete “{title}”",
   "talk.deleted": "Deleted",
+  "talk.undo": "Undo",
   "talk.none": "Nothing yet. What you ask is kept in this browser only.",
   "talk.untitled": "Untitled",
   "talk.elsewhere": "Being answered in another tab.",

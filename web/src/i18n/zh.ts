@@ -70,6 +70,7 @@ export const zh: Record<Key, string> = {
   "talk.retry": "重试",
   "talk.delete": "删除“{title}”",
   "talk.deleted": "已删除",
+  "talk.undo": "撤销",
   "talk.none": "还没有对话。提问内容只保存在此浏览器中。",
   "talk.untitled": "未命名",
   "talk.elsewhere": "正在另一个标签页中回答。",
