@@ -542,6 +542,8 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
     struct mg_buf file = {.max = a->s->facts.max_image_bytes};
     const void *bytes = source->bytes;
     size_t n = source->n_bytes;
+    if (mg_chat_is_cancelled(chat))
+        return mg_fail(err, MG_ERR_CANCELLED, "cancelled", "stopped on request");
     if (source->kind == MG_SOURCE_FILE_URL) {
         enum mg_status status = picture_from_media(a->s, source->text, &file, err);
         if (status != MG_OK) return status;
