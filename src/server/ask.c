@@ -352,7 +352,8 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
         mg_metrics_add_at(m, MG_M_IMAGES, 1, mg_metrics_label(MG_M_IMAGES, 0, image.format),
                           mg_metrics_label(MG_M_IMAGES, 1, "ok"), 0);
         mg_metrics_observe(m, MG_M_IMAGE_DECODE_SECONDS, image.decode_ms / 1e3);
-        if (!image.cached) mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
+        if (!image.cached && image.vision_ms > 0) /* it was looked at */
+            mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
     }
     if (r->status != MG_OK) return;
     mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->prompt_tokens - w->cached_tokens, 0, 0, 0);
