@@ -1,8 +1,8 @@
 /* shim.c - preloaded into margay serve by test_remote.py: an internet on this machine.
  *
- * Names are those of the file SHIM_NAMES, a line "NAME ADDRESS..." each; every further look-up of a
- * name takes the next address, at the end the last one again ("A,B" is both at once). Connections to
- * addresses that begin with 93.184. go to port SHIM_PORT of 127.0.0.1 in their place. All others are
+ * Names are those of the file SHIM_NAMES, a line "NAME ADDRESS..." each; every further look-up of
+ * a name takes the next address, at the end the last one again ("A,B" is both at once). Connections
+ * to addresses that begin with 93.184. go to port SHIM_PORT of 127.0.0.1 in their place. Others are
  * let through as they are, so that what must not be reached could be. Every look-up and every
  * connection is a line of the file SHIM_LOG: "lookup NAME", "connect ADDRESS PORT".
  */
