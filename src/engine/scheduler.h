@@ -131,6 +131,7 @@ struct mg_scheduler_counts {
     size_t feature_bytes, prefix_bytes, features, prefixes;
     uint64_t answer_queries, answer_hits, answer_near_hits;
     size_t answer_bytes, answers;
+    size_t feature_budget, prefix_budget, answer_budget; /* what the bytes may come to */
     size_t kv_tokens;     /* of running jobs */
     double last_progress; /* mg_clock when the engine thread last got on with something */
     bool busy;            /* there is something to get on with */
