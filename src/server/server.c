@@ -74,13 +74,15 @@ void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *co
 static const char *error_body(struct mg_http_exchange *x, int status, const char *code,
                               const char *text, struct mg_buf *out, void *user) {
     struct mg_fault f = {0};
-    (void)x, (void)user;
+    struct mg_fault_kind found;
+    (void)x;
     enum mg_status kind = status == 404   ? MG_ERR_NOT_FOUND
                           : status == 503 ? MG_ERR_MEMORY
                           : status < 500  ? MG_ERR_ARGUMENT
-                                          : MG_ERR_IO;
-    const char *word = status == 404 ? "not_found" : status == 405 ? "method_not_allowed" : code;
-    mg_fault_set(&f, kind, word, "", "%s", text);
+                                          : MG_ERR_UNSUPPORTED;
+    mg_fault_set(&f, kind, code, "", "%s", text);
+    mg_fault_kind(&f.err, &found);
+    count_error(user, found.type);
     mg_fault_write(&f, out);
     return "application/json";
 }
