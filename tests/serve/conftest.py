@@ -1,5 +1,5 @@
 """margay serve from outside: fixtures. MARGAY_BIN names the program."""
-import base64, http.client, json, os, pathlib, signal, subprocess, threading, time
+import base64, http.client, json, os, pathlib, re, signal, subprocess, threading, time
 
 import pytest
 
@@ -69,8 +69,9 @@ class Server:
             raise AssertionError("".join(self.log))
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
         self.reader.start()
-        self.port = int(self.log[-1].rsplit(":", 1)[1])
-        self.wait(lambda: self.get("/health").status == 200)
+        found = re.search(r":(\d+)(/\S*)?$", self.log[-1].strip())
+        self.port, prefix = int(found[1]), found[2] or ""
+        self.wait(lambda: self.get(prefix + "/health").status == 200)
 
     def wait(self, what, seconds=30):
         end = time.monotonic() + seconds

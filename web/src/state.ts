@@ -10,7 +10,7 @@ import { BoxReader } from "./lib/boxes";
 import * as db from "./lib/db";
 import { newId } from "./lib/ids";
 import { prepare } from "./lib/prepare";
-import { Splitter } from "./lib/split";
+import { Splitter, keep } from "./lib/split";
 import { DEFAULTS, type Message, type Picture, type Progress, type Props, type Report, type Settings, type Stage, type Talk, type Trouble } from "./lib/types";
 
 /** The answer that is coming. */
@@ -150,6 +150,8 @@ export const state: State = {
   draft: "",
 };
 export const runs = new Map<string, Run>();
+/** Called when an answer begins. */
+export const whenRunning: (() => void)[] = [];
 
 const listeners = new Set<() => void>();
 let scheduled = false;
@@ -527,6 +529,7 @@ async function answer(talk: Talk, pending: Pending[], vary = false): Promise<voi
   talk.messages.push(message);
   const run: Run = { talk, message, controller: new AbortController(), live: new Live() };
   runs.set(talk.id, run);
+  for (const fn of whenRunning) fn();
   const first: Stage = pending.some((p) => !p.picture) ? "prepare" : "connect";
   run.live.at({ stage: first });
   set({ talk: state.talk });
@@ -555,6 +558,7 @@ async function answer(talk: Talk, pending: Pending[], vary = false): Promise<voi
     clearInterval(saver);
     run.live.splitter.end();
     finish(run, report, error);
+    keep(message, run.live.splitter);
     runs.delete(talk.id);
     release();
     await save(talk);

@@ -25,6 +25,8 @@ export const en = {
 
   "drop.here": "Let go: the picture is added",
 
+  "drop.link": "The other page gives only the address of this picture. Copy the picture there and paste it here.",
+
   "board.title": "Pictures",
   "board.picture": "Picture {n}: {name}",
   "board.no_preview": "This browser can't show {format}; the server gets the file as it is.",
@@ -186,9 +188,9 @@ export const en = {
   "status.busy": "{busy} of {total} busy",
   "status.speed": "Tokens a second",
   "status.first": "First word, seconds",
-  "status.queue": "Running and waiting",
-  "status.pictures": "Pictures known already",
-  "status.prompts": "Prompt tokens known already",
+  "status.queue": "Questions",
+  "status.pictures": "Pictures reused",
+  "status.prompts": "Prompt tokens reused",
   "status.of": "{hits} of {queries}",
   "status.none": "none yet",
   "status.memory": "Memory",

@@ -57,10 +57,12 @@ function read(text: string): Record<string, unknown> | null {
 
 export class BoxReader {
   readonly found: Found[] = [];
-  private text = "";
-  private at = 0;
+  /** The end of what came, from the place `from` on: no object that is longer is looked at. */
+  private window = "";
+  private from = 0;
   private open: { start: number; full: boolean }[] = [];
   private quoted = false;
+  private escaped = false;
   private seen = new Set<string>();
 
   /** An object was begun that has not ended: more will come, or the answer was cut. */
@@ -69,30 +71,34 @@ export class BoxReader {
   }
 
   push(piece: string): void {
-    this.text += piece;
-    for (; this.at < this.text.length; this.at++) {
-      const c = this.text.charCodeAt(this.at);
+    const offset = this.from + this.window.length;
+    this.window += piece;
+    for (let i = 0; i < piece.length; i++) {
+      const c = piece.charCodeAt(i);
       const top = this.open.at(-1);
       if (this.quoted) {
-        if (c === 92 /* \ */) {
-          if (this.at + 1 >= this.text.length) return; // what it escapes has not come yet
-          this.at++;
-        } else if (c === 34 /* " */ || c === 10) this.quoted = false; // JSON has no bare line ends in strings
+        if (this.escaped) this.escaped = false;
+        else if (c === 92 /* \ */) this.escaped = true;
+        else if (c === 34 /* " */ || c === 10) this.quoted = false; // JSON has no bare line ends in strings
       } else if (c === 123 /* { */) {
         if (this.open.length >= DEEPEST) this.open = [];
-        this.open.push({ start: this.at, full: false });
+        this.open.push({ start: offset + i, full: false });
       } else if (c === 125 /* } */ && top) {
         this.open.pop();
-        if (top.full || this.at - top.start > LONGEST_OBJECT) {
+        if (top.full || top.start < this.from || offset + i - top.start > LONGEST_OBJECT) {
           const outer = this.open.at(-1);
           if (outer) outer.full = true;
-        } else this.take(top.start, this.at + 1);
+        } else this.take(top.start, offset + i + 1);
       } else if (c === 34 && top) this.quoted = true;
+    }
+    if (this.window.length > 4 * LONGEST_OBJECT) {
+      this.from += this.window.length - LONGEST_OBJECT;
+      this.window = this.window.slice(-LONGEST_OBJECT);
     }
   }
 
   private take(start: number, end: number): void {
-    const text = this.text.slice(start, end);
+    const text = this.window.slice(start - this.from, end - this.from);
     if (!/bo[xu]|bbox|point/.test(text) || this.found.length >= MOST) return;
     const object = read(text);
     if (!object) return;

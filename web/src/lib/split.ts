@@ -147,3 +147,20 @@ export class Splitter {
     return block;
   }
 }
+
+const kept = new WeakMap<object, { text: string; splitter: Splitter }>();
+
+/** The blocks of an answer that is over: those it came in, if it came in this tab. */
+export function splitterOf(message: { text: string }): Splitter {
+  const known = kept.get(message);
+  if (known && known.text === message.text) return known.splitter;
+  const splitter = new Splitter();
+  splitter.push(message.text);
+  splitter.end();
+  kept.set(message, { text: message.text, splitter });
+  return splitter;
+}
+
+export function keep(message: { text: string }, splitter: Splitter): void {
+  kept.set(message, { text: message.text, splitter });
+}

@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { translate } from "../i18n";
-import { add, change, connect, lastPicture, runs, set, show, state, stop, t, useStore } from "../state";
+import { add, change, connect, lastPicture, notice, runs, set, show, state, stop, t, useStore } from "../state";
 import receipt from "../samples/receipt.png";
 import shapes from "../samples/shapes.png";
 import sign from "../samples/sign.png";
@@ -43,7 +43,7 @@ function Top(): JSX.Element {
       </h1>
       <button type="button" class={`model is-${state.link}`} onClick={() => (state.link === "ok" ? set({ panel: "status" }) : state.link === "locked" ? set({ panel: "key" }) : void connect())}>
         <i aria-hidden="true" />
-        <span class="model-name">{state.props?.model_alias ?? ""}</span>
+        <span class="model-name">{state.props?.model_alias ?? "margay"}</span>{" "}
         <span class="dim">{word}</span>
       </button>
       <nav aria-label="margay">
@@ -94,8 +94,9 @@ function Hello({ near }: { near: boolean }): JSX.Element {
           ))}
         </ul>
       </div>
-      {state.props?.model_alias === "margay-demo" && <p class="dim note">{t("hello.demo")}</p>}
       <p class="dim note">{t("hello.private", { host: location.host })}</p>
+      {/* Has its place before it is known whether it is needed. */}
+      <p class="dim note demo">{state.props?.model_alias === "margay-demo" && t("hello.demo")}</p>
     </section>
   );
 }
@@ -112,7 +113,10 @@ function useGlobalInput(): boolean {
       depth.current++;
       setNear(true);
     };
+    // A link dropped here would take the browser to it.
+    const link = (e: DragEvent) => [...(e.dataTransfer?.types ?? [])].includes("text/uri-list") && !(e.target as HTMLElement).matches?.("textarea, input");
     const over = (e: DragEvent) => {
+      if (link(e)) e.preventDefault();
       if (!files(e)) return;
       e.preventDefault();
       e.dataTransfer!.dropEffect = "copy";
@@ -123,6 +127,10 @@ function useGlobalInput(): boolean {
       if (!depth.current) setNear(false);
     };
     const dropped = (e: DragEvent) => {
+      if (!files(e) && link(e)) {
+        e.preventDefault();
+        notice(t("drop.link"), true);
+      }
       if (!files(e)) return;
       e.preventDefault();
       depth.current = 0;

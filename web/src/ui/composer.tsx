@@ -24,7 +24,7 @@ export function Presets(): JSX.Element {
   return (
     <div class="presets" role="group" aria-label={t("preset.label")}>
       {PRESETS.map((p) => (
-        <button key={p.name} type="button" class="preset" disabled={busy} title={prompt(p.name)} onClick={() => void ask(prompt(p.name))}>
+        <button key={p.name} type="button" class="preset" aria-disabled={busy} title={prompt(p.name)} onClick={() => !busy && void ask(prompt(p.name))}>
           <Icon name={p.icon} />
           {t(`preset.${p.name}`)}
         </button>

@@ -1,11 +1,12 @@
 /** The conversation: questions, answers, what can be done with them. */
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { type Found, type BoxReader, colours, isOnlyBoxes, readBoxes, toCsv, toJson } from "../lib/boxes";
+import { type Found, colours, isOnlyBoxes, readBoxes, toCsv, toJson } from "../lib/boxes";
 import { annotated, colour, copy, download } from "../lib/export";
 import type { Message, Report, Talk } from "../lib/types";
 import { type Run, edit, notice, picture, picturesOf, retry, runs, set, state, stop, t, trouble, useLive } from "../state";
-import { Answer, Blocks } from "./answer";
+import { splitterOf } from "../lib/split";
+import { Blocks } from "./answer";
 import { Thumb, boxesOf } from "./board";
 import { Icon } from "./icons";
 import { StageLine } from "./stage";
@@ -164,32 +165,27 @@ function Ending({ message }: { message: Message }): JSX.Element | null {
   return null;
 }
 
-function LiveAnswer({ run, talk }: { run: Run; talk: Talk }): JSX.Element {
-  useLive(run.live);
-  const { live, message } = run;
-  const only = isOnlyBoxes(live.text, live.boxes as BoxReader);
+function AnswerView({ message, talk, run }: { message: Message; talk: Talk; run: Run | undefined }): JSX.Element {
+  useLive(run?.live);
+  const text = run ? run.live.text : message.text;
+  const found = run ? run.live.boxes.found : boxesOf(text);
+  const reader = found.length ? (run ? run.live.boxes : readBoxes(text)) : null;
+  const only = reader !== null && isOnlyBoxes(text, reader);
+  const elsewhere = !run && message.state === "running";
   return (
     <>
-      {!only && live.text && <Blocks splitter={live.splitter} live />}
-      {live.boxes.found.length > 0 && <FoundList message={message} found={live.boxes.found} cut={false} />}
-      <StageLine run={run} pictures={picturesOf(talk, message).length > 0} />
-    </>
-  );
-}
-
-function DoneAnswer({ message, talk }: { message: Message; talk: Talk }): JSX.Element {
-  const found = boxesOf(message.text);
-  const reader = found.length ? readBoxes(message.text) : null;
-  const only = reader !== null && isOnlyBoxes(message.text, reader);
-  const elsewhere = message.state === "running";
-  return (
-    <>
-      {only ? null : <Answer text={message.text} />}
-      {reader && <FoundList message={message} found={found} cut={reader.unfinished} />}
-      {only && <Source message={message} found={found} />}
-      {elsewhere ? <p class="ending">{t("talk.elsewhere")}</p> : <Ending message={message} />}
-      {message.report && <Meta report={message.report} />}
-      {!elsewhere && <Actions talk={talk} message={message} found={found} />}
+      {!only && text && <Blocks key="text" splitter={run ? run.live.splitter : splitterOf(message)} live={run !== undefined} />}
+      {reader && <FoundList key="found" message={message} found={found} cut={!run && reader.unfinished} />}
+      {run ? (
+        <StageLine key="stage" run={run} pictures={picturesOf(talk, message).length > 0} />
+      ) : (
+        <>
+          {only && <Source message={message} found={found} />}
+          {elsewhere ? <p class="ending">{t("talk.elsewhere")}</p> : <Ending message={message} />}
+          {message.report && <Meta report={message.report} />}
+          {!elsewhere && <Actions talk={talk} message={message} found={found} />}
+        </>
+      )}
     </>
   );
 }
@@ -262,7 +258,6 @@ export function TalkView(): JSX.Element {
   const run = talk ? runs.get(talk.id) : undefined;
   const box = useRef<HTMLDivElement>(null);
   const stuck = useRef(true);
-  useLive(run?.live);
   useEffect(() => {
     const el = box.current;
     if (!el) return;
@@ -276,8 +271,14 @@ export function TalkView(): JSX.Element {
   }, [talk?.id, count]);
   // Follows the answer unless one has scrolled away from it.
   useLayoutEffect(() => {
-    if (stuck.current && box.current) box.current.scrollTop = box.current.scrollHeight;
-  });
+    const follow = () => {
+      if (stuck.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+    };
+    const seer = new ResizeObserver(follow);
+    seer.observe(box.current!.firstElementChild!);
+    seer.observe(box.current!);
+    return () => seer.disconnect();
+  }, []);
   return (
     <div class="thread" ref={box} tabIndex={0} role="region" aria-label={t("talk.title")}>
       <div class="thread-inner">
@@ -286,7 +287,7 @@ export function TalkView(): JSX.Element {
             <Question key={m.id} message={m} talk={talk} />
           ) : (
             <article key={m.id} class={`answer is-${m.state}`} aria-label={t("talk.margay")} aria-busy={m.state === "running"}>
-              {run?.message === m ? <LiveAnswer run={run} talk={talk} /> : <DoneAnswer message={m} talk={talk} />}
+              <AnswerView message={m} talk={talk} run={run?.message === m ? run : undefined} />
             </article>
           ),
         )}
