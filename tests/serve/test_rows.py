@@ -386,7 +386,7 @@ def test_73_fair_by_key(serve, tmp_path):
 
 
 def test_73_many_at_once_are_refused_at_once(serve):
-    s = serve("--parallel", 1, "--max-queue", 4, "--no-loop-check")
+    s = serve("--parallel", 1, "--max-queue", 4, "--no-loop-check", env=SLOW)  # that one's answer lasts
     busy = begin(s)
     before, status, took = s.memory(), [], []
     def one():
