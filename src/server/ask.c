@@ -352,7 +352,8 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
         mg_metrics_add_at(m, MG_M_IMAGES, 1, mg_metrics_label(MG_M_IMAGES, 0, image.format),
                           mg_metrics_label(MG_M_IMAGES, 1, "ok"), 0);
         mg_metrics_observe(m, MG_M_IMAGE_DECODE_SECONDS, image.decode_ms / 1e3);
-        if (!image.cached) mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
+        if (!image.cached && image.vision_ms > 0) /* it was looked at */
+            mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
     }
     if (r->status != MG_OK) return;
     mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->prompt_tokens - w->cached_tokens, 0, 0, 0);
@@ -542,6 +543,8 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
     struct mg_buf file = {.max = a->s->facts.max_image_bytes};
     const void *bytes = source->bytes;
     size_t n = source->n_bytes;
+    if (mg_chat_is_cancelled(chat))
+        return mg_fail(err, MG_ERR_CANCELLED, "cancelled", "stopped on request");
     if (source->kind == MG_SOURCE_FILE_URL) {
         enum mg_status status = picture_from_media(a->s, source->text, &file, err);
         if (status != MG_OK) return status;

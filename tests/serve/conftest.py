@@ -133,6 +133,22 @@ def serve():
             assert s.stop() == 0, "".join(s.log)
 
 
+@pytest.fixture(scope="session")
+def large(tmp_path_factory):
+    """Options and environment of a server that takes long for large pictures: the demo model with Qwen3-VL's limits."""
+    folder = tmp_path_factory.mktemp("large")
+    for f in (ROOT / "models" / "demo").glob("*.*"):
+        if f.suffix in (".json", ".safetensors"):
+            os.symlink(f, folder / f.name)
+    for name, change in (("preprocessor_config.json", lambda c: c["size"].update(longest_edge=1 << 24)),
+                         ("config.json", lambda c: c["text_config"].update(max_position_embeddings=32768))):
+        config = json.loads((folder / name).read_text())
+        change(config)
+        (folder / name).unlink()
+        (folder / name).write_text(json.dumps(config))
+    return ["-m", folder, "--detail", "high", "--ctx-size", 16384, "--no-loop-check"], {"MARGAY_CACHE_DIR": str(folder / "cache")}
+
+
 @pytest.fixture(scope="module")
 def server():
     s = Server()
