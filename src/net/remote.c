@@ -125,7 +125,11 @@ static bool set_options(struct fetch *f) {
 #define SET(option, value) good = good && curl_easy_setopt(e, option, value) == CURLE_OK
     SET(CURLOPT_URL, f->url);
     SET(CURLOPT_PRIVATE, f);
+#if LIBCURL_VERSION_NUM >= 0x075500
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_PROXY, "");
     SET(CURLOPT_NOPROXY, "*");
@@ -145,7 +149,9 @@ static bool set_options(struct fetch *f) {
     SET(CURLOPT_OPENSOCKETDATA, f);
     SET(CURLOPT_WRITEFUNCTION, take_body);
     SET(CURLOPT_WRITEDATA, f);
+#if LIBCURL_VERSION_NUM >= 0x075700
     SET(CURLOPT_QUICK_EXIT, 1L); /* a cancelled fetch does not wait for a slow resolver */
+#endif
 #undef SET
     return good;
 }
