@@ -108,6 +108,7 @@ struct mg_server {
     struct page *page; /* NULL: none is served */
     struct worker worker;
     struct connection *socket; /* all open WebSockets */
+    size_t socket_bytes;       /* of the pictures that wait there for their questions */
     char host[256];            /* this machine's name */
     int media_fd;              /* the media folder, -1 none */
     int64_t started;           /* seconds since 1970 */
@@ -210,8 +211,10 @@ void ask_unref(struct ask *a);
 /* --- pictures.c --- */
 /* Uploads become bytes, remote pictures are begun to be fetched (a->n_fetch). Loop thread. */
 enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f);
-/* n bytes more of pictures that the request only named. What it may bring in its body is also what
- * it may name: a small request must not come to gigabytes. Loop thread. */
+/* Most bytes of a question's pictures together, where they don't come in its own body: as many as
+ * could come there. A small request must not come to gigabytes. */
+size_t pictures_most(const struct mg_server *s);
+/* n bytes more of pictures that the request only named. Loop thread. */
 enum mg_status pictures_hold(struct ask *a, size_t n, const char *param, struct mg_fault *f);
 /* A picture of the media folder into `out`. Any thread. */
 enum mg_status picture_from_media(const struct mg_server *s, const char *url, struct mg_buf *out,

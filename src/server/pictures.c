@@ -99,8 +99,12 @@ enum mg_status picture_from_media(const struct mg_server *s, const char *url, st
     return MG_OK;
 }
 
+size_t pictures_most(const struct mg_server *s) {
+    return mg_max_size(s->o.max_body, s->facts.max_image_bytes);
+}
+
 enum mg_status pictures_hold(struct ask *a, size_t n, const char *param, struct mg_fault *f) {
-    size_t most = mg_max_size(a->s->o.max_body, a->s->facts.max_image_bytes);
+    size_t most = pictures_most(a->s);
     if (n > most - a->held)
         return mg_fault_set(f, MG_ERR_LIMIT, "image_too_large", param,
                             "the question's pictures together have over %zu bytes", most);
