@@ -82,7 +82,7 @@ static enum mg_status check_url(const struct mg_remote *r, const char *text, str
     for (size_t i = 0; i < r->o.n_host; i++)
         if (entry_allows(r->o.host[i], out)) return MG_OK;
     return mg_fail(err, MG_ERR_ARGUMENT, "host_not_allowed",
-                   "pictures may not be fetched from the host %.60s", out->host);
+                   "pictures may not be fetched from this host and port");
 }
 
 enum mg_status mg_remote_check(const struct mg_remote *r, const char *url, struct mg_err *err) {

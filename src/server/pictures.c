@@ -188,8 +188,9 @@ static enum mg_status fetch(struct ask *a, struct mg_image_source *source, size_
     atomic_fetch_sub(&a->refs, 1); /* the exchange has one too */
     free(to);
     bool busy = err.status == MG_ERR_LIMIT && strcmp(err.code, "busy") == 0;
-    return mg_fault_set(f, busy ? MG_ERR_LIMIT : MG_ERR_ARGUMENT,
-                        busy ? "queue_full" : "image_fetch", param,
+    bool forbidden = strcmp(err.code, "host_not_allowed") == 0; /* the server's choice */
+    const char *code = busy ? "queue_full" : forbidden ? "host_not_allowed" : "image_fetch";
+    return mg_fault_set(f, busy ? MG_ERR_LIMIT : MG_ERR_ARGUMENT, code, param,
                         "the picture could not be fetched: %s", err.text);
 }
 
