@@ -66,9 +66,9 @@ static ssize_t write_tls(struct mg_wire *w, struct evbuffer *out) {
     return result == 0 ? MG_WIRE_ERROR : result;
 }
 
-ssize_t mg_wire_write(struct mg_wire *w, struct evbuffer *out) {
+ssize_t mg_wire_write(struct mg_wire *w, struct evbuffer *out, ssize_t most) {
     ssize_t total = 0;
-    while (evbuffer_get_length(out) > 0) {
+    while (evbuffer_get_length(out) > 0 && total < most) {
         ssize_t wrote = w->tls ? write_tls(w, out) : write_plain(w, out);
         if (wrote == MG_WIRE_ERROR) return MG_WIRE_ERROR;
         if (wrote <= 0) break;

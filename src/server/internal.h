@@ -29,22 +29,32 @@
 #include <stdatomic.h>
 
 /* --- uploads.c; loop thread only --- */
+struct upload_bytes {
+    atomic_int refs; /* the upload, each question's picture, each reply */
+    size_t n;
+    atomic_size_t *held; /* uploads.held */
+    uint8_t data[];
+};
 struct upload {
     char id[40]; /* "file-" and 32 digits */
     uint8_t tenant[MG_TENANT_BYTES];
-    uint8_t *data; /* [n] owned */
-    size_t n;
-    int64_t created, expires; /* seconds since 1970 */
+    struct upload_bytes *bytes; /* a reference */
+    int64_t created, expires;   /* seconds since 1970, as told */
+    double until;               /* mg_clock: it expires whatever happens to the date */
     char filename[128], purpose[32];
     struct upload *next; /* newest first */
 };
 struct uploads {
     struct upload *first;
-    size_t bytes, budget;
+    size_t budget;
+    atomic_size_t held; /* by uploads, and by those who still use what is no upload any more */
 };
 void uploads_free(struct uploads *u);
 /* The upload of this tenant, NULL when there is none (any more). */
 const struct upload *upload_find(struct uploads *u, const uint8_t *tenant, const char *id);
+/* Its bytes become the picture's, without a copy. */
+void upload_lend(const struct upload *u, struct mg_image_source *to);
+void upload_drop(struct upload *u);
 void route_files_post(struct mg_http_exchange *x, void *user);
 void route_files_list(struct mg_http_exchange *x, void *user);
 void route_file_get(struct mg_http_exchange *x, void *user);
@@ -70,8 +80,11 @@ struct work {
     struct mg_completion_request *completion;
     struct mg_ws_request ws;
     struct mg_buf out;
+    struct upload *upload;
     struct waiting_picture *picture; /* SOCKET: that came before it, owned */
-    bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
+    size_t picture_bytes;
+    char type[512]; /* the Content-Type, as far as it fits */
+    bool socket;    /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };
 struct worker {
@@ -109,6 +122,7 @@ struct mg_server {
     struct page *page; /* NULL: none is served */
     struct worker worker;
     struct connection *socket; /* all open WebSockets */
+    size_t picture_bytes;      /* of pictures on them that wait for their question */
     char host[256];            /* this machine's name */
     int media_fd;              /* the media folder, -1 none */
     int64_t started;           /* seconds since 1970 */

@@ -224,13 +224,8 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f) {
                 if (!u)
                     status = mg_fault_set(f, MG_ERR_NOT_FOUND, "file_not_found", param,
                                           "there is no such uploaded file (any more)");
-                else if (!(source->bytes = malloc(u->n)))
-                    status = mg_fault_memory(f, "picture");
-                if (status == MG_OK) {
-                    memcpy(source->bytes, u->data, u->n);
-                    source->n_bytes = u->n;
-                    source->kind = MG_SOURCE_BYTES;
-                }
+                else
+                    upload_lend(u, source);
             }
             if (status == MG_OK && source->kind == MG_SOURCE_BYTES)
                 status = check(a, part, m, p, f);

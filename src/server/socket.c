@@ -24,7 +24,7 @@ struct connection {
     struct ask *first; /* questions under way, a reference each */
     size_t n_ask;
     struct waiting_picture *picture; /* in order of coming */
-    size_t n_picture;
+    size_t n_picture, picture_bytes;
     size_t n_reading;                             /* questions that are being read */
     char cancelled[MOST_CANCELS][MG_PARAM_BYTES]; /* [n_cancelled] of them; "": all */
     size_t n_cancelled;
@@ -94,6 +94,16 @@ void sockets_close_idle(struct mg_server *s) {
     }
 }
 
+/* What waits goes with the next question. */
+static struct waiting_picture *take_pictures(struct connection *c, size_t *bytes) {
+    struct waiting_picture *list = c->picture;
+    *bytes = c->picture_bytes;
+    c->s->picture_bytes -= c->picture_bytes;
+    c->picture = NULL;
+    c->n_picture = c->picture_bytes = 0;
+    return list;
+}
+
 static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *user) {
     struct connection *c = user;
     (void)x, (void)reason;
@@ -103,7 +113,9 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
         ask_cancel(a);
         remove_ask(c, a);
     }
-    pictures_drop(&c->picture);
+    size_t bytes;
+    struct waiting_picture *left = take_pictures(c, &bytes);
+    pictures_drop(&left);
     *c->at = c->next;
     if (c->next) c->next->at = c->at;
     free(c);
@@ -126,6 +138,13 @@ static enum mg_status keep_picture(struct connection *c, const uint8_t *data, si
     if (n > c->s->facts.max_image_bytes)
         return mg_fault_set(f, MG_ERR_LIMIT, "image_too_large", "",
                             "the picture has over %zu bytes", c->s->facts.max_image_bytes);
+    if (n > c->s->o.max_body - mg_min_size(c->picture_bytes, c->s->o.max_body))
+        return mg_fault_set(f, MG_ERR_LIMIT, "body_too_large", "",
+                            "the pictures that wait for a question have over %zu bytes together",
+                            c->s->o.max_body);
+    if (n > c->s->uploads.budget - mg_min_size(c->s->picture_bytes, c->s->uploads.budget))
+        return mg_fault_set(f, MG_ERR_LIMIT, "busy", "",
+                            "the pictures that wait for their questions leave no room");
     struct waiting_picture *p = calloc(1, sizeof *p);
     if (p) p->data = malloc(n ? n : 1);
     if (!p || !p->data) {
@@ -138,6 +157,8 @@ static enum mg_status keep_picture(struct connection *c, const uint8_t *data, si
     while (*at) at = &(*at)->next;
     *at = p;
     c->n_picture++;
+    c->picture_bytes += n;
+    c->s->picture_bytes += n;
     return MG_OK;
 }
 
@@ -173,8 +194,12 @@ static bool was_cancelled(const struct connection *c, const char *id) {
     return false;
 }
 
-/* Whether one more question is taken. */
-static enum mg_status check_room(const struct connection *c, struct mg_fault *f) {
+/* Whether one more question is taken. The key may be one no more (SIGHUP). */
+static enum mg_status check_room(const struct connection *c, const struct mg_http_exchange *x,
+                                 struct mg_fault *f) {
+    if (c->s->keyed && mg_api_keys_of(&c->s->keys, x) < 0)
+        return mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_api_key", "",
+                            "the API key of this connection is no longer valid");
     if (mg_http_server_is_stopping(c->s->http))
         return mg_fault_set(f, MG_ERR_CANCELLED, "shutting_down", "",
                             "the server is being stopped");
@@ -222,7 +247,7 @@ static void obey(struct work *w, struct mg_http_exchange *x) {
     struct connection *c = mg_http_user(x);
     if (w->f.err.status == MG_OK && w->ws.kind == MG_WS_CANCEL) {
         cancel(c, w->ws.id);
-    } else if (w->f.err.status == MG_OK && check_room(c, &w->f) == MG_OK) {
+    } else if (w->f.err.status == MG_OK && check_room(c, x, &w->f) == MG_OK) {
         question(x, c, &w->ws, &w->picture);
     } else {
         send_fault(x, w->ws.id, &w->f);
@@ -256,21 +281,18 @@ static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const u
                      .body = {data, n}};
     if (n > WORK_SMALL_BYTES) {
         w.picture = c->picture;
-        if (check_room(c, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
+        w.picture_bytes = c->picture_bytes;
+        if (check_room(c, x, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
             c->n_reading++;
-            c->picture = NULL;
-            c->n_picture = 0;
+            take_pictures(c, &w.picture_bytes);
         } else {
             send_fault(x, "", &f);
         }
         return;
     }
     read_message(&w);
-    if (w.f.err.status == MG_OK && w.ws.kind != MG_WS_CANCEL) {
-        w.picture = c->picture;
-        c->picture = NULL;
-        c->n_picture = 0;
-    }
+    if (w.f.err.status == MG_OK && w.ws.kind != MG_WS_CANCEL)
+        w.picture = take_pictures(c, &w.picture_bytes);
     obey(&w, x);
     mg_ws_request_free(&w.ws);
     pictures_drop(&w.picture);

@@ -6,6 +6,7 @@
  */
 #include "server/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +18,7 @@ static void work_clear(struct work *w) {
     mg_completion_request_free(w->completion);
     mg_ws_request_free(&w->ws);
     pictures_drop(&w->picture);
+    upload_drop(w->upload);
     mg_buf_free(&w->out);
     mg_buf_free(&w->held);
 }
@@ -47,7 +49,7 @@ static struct work *next_work(struct worker *k) {
     if (w) {
         k->first = w->next;
         if (!k->first) k->last = &k->first;
-        k->bytes -= w->held.n;
+        k->bytes -= w->held.n + w->picture_bytes;
     }
     pthread_mutex_unlock(&k->mutex);
     return w;
@@ -109,12 +111,12 @@ void worker_close(struct worker *k) {
 /* Takes *held if there is room. */
 static bool put(struct worker *k, struct work *w, struct mg_buf *held) {
     pthread_mutex_lock(&k->mutex);
-    bool room = k->bytes + held->n <= most_bytes;
+    bool room = k->bytes + held->n + w->picture_bytes <= most_bytes;
     if (room) {
         w->held = *held;
         w->body = (struct mg_slice){held->data, held->n};
         *held = (struct mg_buf){0};
-        k->bytes += w->held.n;
+        k->bytes += w->held.n + w->picture_bytes;
         *k->last = w;
         k->last = &w->next;
         pthread_cond_signal(&k->more);
@@ -164,6 +166,8 @@ static void hand_over(struct mg_server *s, struct mg_http_exchange *x, const str
 void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run_fn,
                 work_done_fn *done) {
     struct work w = {.s = s, .exchange = mg_http_id(x), .run = run_fn, .done = done};
+    const char *type = mg_http_header(x, "Content-Type");
+    snprintf(w.type, sizeof w.type, "%s", type ? type : "");
     if (mg_http_body(x).n > WORK_SMALL_BYTES) {
         hand_over(s, x, &w);
         return;
