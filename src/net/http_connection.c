@@ -27,9 +27,12 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 
-#define TURN_BYTES (1 << 20) /* read or written for one connection before others have their turn   \
-                              */
-#define TURN_SECONDS 0.002   /* likewise */
+#define TURN_BYTES                                                                                 \
+    (1 << 18)              /* read or written for one connection before others have their turn     \
+                            */
+#define TURN_SECONDS 0.002 /* likewise */
+#define WS_SLICE 2048 /* bytes of WebSocket frames, which may be hundreds of messages, at a time   \
+                       */
 #define LINGER_SECONDS 10.0  /* in all */
 #define LINGER_IDLE 2.0      /* without a byte */
 #define KEEPALIVE_SECONDS 60 /* without a sign of life: the kernel asks */
@@ -344,8 +347,9 @@ static size_t feed(struct mg_http_conn *c, const uint8_t *data, size_t n) {
         } else if (c->state == MG_HTTP_READ_BODY) {
             total += feed_body(c, data + total, n - total);
         } else if (c->state == MG_HTTP_WEBSOCKET) {
-            mg_ws_feed(c->x, data + total, n - total);
-            total = n;
+            size_t slice = mg_min_size(n - total, WS_SLICE);
+            mg_ws_feed(c->x, data + total, slice);
+            return total + slice;
         } else if (c->state == MG_HTTP_LINGER) {
             total = n;
         } else {

@@ -26,7 +26,7 @@
 #define FRESH_SECONDS                                                                              \
     1.0              /* that a connection without a request may stay when there are too many       \
                       */
-#define CALLBACKS 16 /* before the kernel is asked again what is new */
+#define CALLBACKS 2 /* before the kernel is asked again what is new */
 #define RELISTEN_SECONDS 0.1 /* after accept failed for want of descriptors or memory */
 
 static void note(struct mg_http_server *s, enum mg_status status, const char *text) {
