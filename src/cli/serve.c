@@ -1,7 +1,7 @@
 /* cli/serve.c - margay serve: the options, and the signals.
  *
  * SIGINT and SIGTERM stop (the second time at once), SIGHUP reloads. Before the server runs they
- * end the process as for any command. SIGPIPE is ignored throughout.
+ * end the process as for any command.
  */
 #include "cli/commands.h"
 
@@ -30,13 +30,6 @@ static void catch_signals(void (*fn)(int)) {
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
-}
-
-/* Whoever read standard error may have gone: a warning is no reason to end. */
-static void ignore_pipe(void) {
-    struct sigaction a = {.sa_handler = SIG_IGN};
-    sigemptyset(&a.sa_mask);
-    sigaction(SIGPIPE, &a, NULL);
 }
 
 /* Tells where, once, on standard error, and the service manager. */
@@ -150,7 +143,6 @@ enum mg_exit mg_cmd_serve(struct mg_options *o) {
     struct mg_server *server = NULL;
     char name[256];
     enum mg_status status = check(o, &err);
-    ignore_pipe();
     if (status == MG_OK) status = mg_session_open(o, &engine, &err);
     if (status == MG_OK) {
         struct mg_server_options s = server_options(o, engine, name, sizeof name);
