@@ -73,11 +73,11 @@ static struct upload **to_go(struct uploads *u, const uint8_t *tenant, size_t n)
         size_t bytes;
     } share[TENANTS] = {{tenant, NULL, n}};
     size_t n_share = 1, most = 0;
-    struct upload **last = NULL;
+    struct upload **first = NULL;
     for (struct upload **at = &u->first; *at; at = &(*at)->next) {
         size_t i = 0;
         bool unused = atomic_load(&(*at)->bytes->refs) == 1;
-        if (unused) last = at;
+        if (unused && !first) first = at;
         while (i < n_share && memcmp(share[i].tenant, (*at)->tenant, MG_TENANT_BYTES) != 0) i++;
         if (i == TENANTS) continue;
         if (i == n_share) {
@@ -86,13 +86,13 @@ static struct upload **to_go(struct uploads *u, const uint8_t *tenant, size_t n)
             share[i].oldest = NULL;
             share[i].bytes = 0;
         }
-        if (unused) share[i].oldest = at;
+        if (unused && !share[i].oldest) share[i].oldest = at;
         share[i].bytes += cost((*at)->bytes->n);
     }
     for (size_t i = 0; i < n_share; i++)
         if (share[i].oldest && (!share[most].oldest || share[i].bytes > share[most].bytes))
             most = i;
-    return share[most].oldest ? share[most].oldest : last;
+    return share[most].oldest ? share[most].oldest : first;
 }
 
 /* Makes room for n bytes; false: what is in use leaves none. */
@@ -168,8 +168,9 @@ static void upload_was_read(struct work *w, struct mg_http_exchange *x) {
     w->upload = NULL;
     u->bytes->held = &s->uploads.held;
     atomic_fetch_add(&s->uploads.held, cost(u->bytes->n));
-    u->next = s->uploads.first;
-    s->uploads.first = u;
+    struct upload **at = &s->uploads.first;
+    while (*at) at = &(*at)->next;
+    *at = u;
     struct mg_buf out = {0};
     struct mg_upload_reply reply = describe(u);
     reply_json(x, &out, mg_upload_write(&out, &reply));

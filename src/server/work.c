@@ -49,7 +49,7 @@ static struct work *next_work(struct worker *k) {
     if (w) {
         k->first = w->next;
         if (!k->first) k->last = &k->first;
-        k->bytes -= w->held.n + w->picture_bytes;
+        k->bytes -= w->held.n;
     }
     pthread_mutex_unlock(&k->mutex);
     return w;
@@ -111,12 +111,12 @@ void worker_close(struct worker *k) {
 /* Takes *held if there is room. */
 static bool put(struct worker *k, struct work *w, struct mg_buf *held) {
     pthread_mutex_lock(&k->mutex);
-    bool room = k->bytes + held->n + w->picture_bytes <= most_bytes;
+    bool room = k->bytes + held->n <= most_bytes;
     if (room) {
         w->held = *held;
         w->body = (struct mg_slice){held->data, held->n};
         *held = (struct mg_buf){0};
-        k->bytes += w->held.n + w->picture_bytes;
+        k->bytes += w->held.n;
         *k->last = w;
         k->last = &w->next;
         pthread_cond_signal(&k->more);
