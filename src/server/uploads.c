@@ -189,10 +189,10 @@ void route_files_list(struct mg_http_exchange *x, void *user) {
     for (const struct upload *u = s->uploads.first; u; u = u->next) n++;
     struct mg_upload_reply *list = mg_alloc(n, sizeof *list);
     struct mg_buf out = {0};
-    size_t mine = 0;
+    size_t at = n; /* the newest first */
     for (const struct upload *u = s->uploads.first; list && u; u = u->next)
-        if (memcmp(u->tenant, tenant, sizeof tenant) == 0) list[mine++] = describe(u);
-    reply_json(x, &out, list && mg_uploads_write(&out, list, mine));
+        if (memcmp(u->tenant, tenant, sizeof tenant) == 0) list[--at] = describe(u);
+    reply_json(x, &out, list && mg_uploads_write(&out, list + at, n - at));
     free(list);
 }
 
