@@ -2,7 +2,7 @@
 """margay serve beside llama-server and OpenVINO GenAI's continuous batching: one run, one table.
 
 usage: versus.py --model FOLDER [--margay build/margay] [--rounds 3] [--only margay,llama,openvino] [--rows streams,first,...]
-                 [--lock FILE] [--json FILE] [--margay-args "..."]
+                 [--lock FILE [--again N]] [--json FILE] [--margay-args "..."]
 
 FOLDER is a Qwen3-VL checkpoint, random weights do; bench/peers/run.py or its make_gguf.py and make_openvino.py have made the
 peers' files of it (--models says where they are), and setup.sh beside this file llama-server. All three run int8-class weights (margay int8, Q8_0
@@ -20,8 +20,8 @@ each answer is forced. Rows:
   second   first token of a second question on a picture
   gap      the gaps of a stream that begin or end while a new 1200 x 800 picture is worked on for somebody else, to that
            one's first token
---lock FILE is held exclusively (flock) while one measurement of one round is taken, and the machine's rest awaited: for
-machines shared with builds.
+--lock FILE, for machines shared with builds, is held (flock) while one measurement of one round is taken, which waits for
+the machine's rest first; --again N takes a turn in which others had more than 5 % of the cores up to N times again.
 --json FILE keeps what is measured, and continues a run from what is in it. Standard library only.
 """
 import argparse, datetime, fcntl, json, os, pathlib, random, re, shlex, signal, socket, statistics, subprocess, sys, tempfile
@@ -200,17 +200,40 @@ def cpu():
     return sum(v) / tick, (sum(v) - v[3] - v[4] - v[7]) / tick, v[7] / tick     # all, busy, stolen
 
 
-def quiet(limit=0.06, patience=300):
-    """Waits until others leave the cores alone for two seconds; the share that they took last."""
-    share, begin = 1.0, time.monotonic()
+NOISE = 0.05                     # share of the cores that others may take
+
+
+def quiet(patience=90):
+    """Whether others leave the cores alone for two seconds within the time."""
+    begin = time.monotonic()
     while time.monotonic() - begin < patience:
         a = cpu()
         time.sleep(2)
         b = cpu()
-        share = (b[1] - a[1]) / (b[0] - a[0])
-        if share < limit:
-            break
-    return share
+        if (b[1] - a[1]) / (b[0] - a[0]) < NOISE:
+            return True
+    return False
+
+
+class Alone:
+    """with Alone(o): the lock is held and the machine at rest, or the time for waiting is over."""
+
+    def __init__(self, o):
+        self.path, self.file = o.lock, None
+
+    def __enter__(self):
+        for _ in range(20 if self.path else 0):
+            self.file = open(self.path, "a")
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+            if quiet():
+                break
+            self.file.close()                          # what runs outside the lock may end meanwhile
+            time.sleep(60)
+
+    def __exit__(self, *error):
+        if self.file:
+            self.file.close()
+            time.sleep(20)                             # others' turn
 
 
 def idle(server, patience=120):
@@ -223,30 +246,34 @@ def idle(server, patience=120):
     raise SystemExit(f"{server.name} does not come to rest")
 
 
+def measure(o, servers, row, name):
+    """The figures of one row from one server, and what others took of the machine meanwhile."""
+    s = servers[name]
+    s.go_on()
+    own, (all0, busy0, stolen0) = sum(x.seconds() for x in servers.values()) + time.process_time(), cpu()
+    figures = MEASURES[row](Client("127.0.0.1", s.port, o.tokens), random.randrange(1 << 30), o)
+    all1, busy1, stolen1 = cpu()
+    own = sum(x.seconds() for x in servers.values()) + time.process_time() - own
+    figures["others"] = max(busy1 - busy0 - own, 0) / (all1 - all0)
+    figures["stolen"] = (stolen1 - stolen0) / (all1 - all0)
+    idle(s)
+    s.pause()
+    return figures
+
+
 def turn(o, servers, row, number):
-    """One measurement of one round, from every server in turn; with --lock it waits until the machine is quiet."""
+    """One measurement of one round, from every server in turn; again where others took part of the machine."""
     names = list(servers)
     names = names[number % len(names):] + names[:number % len(names)]
-    out = {}
-    with open(o.lock, "a") if o.lock else tempfile.TemporaryFile("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        share = quiet() if o.lock else 0
-        for name in names:
-            s = servers[name]
-            s.go_on()
-            own, (all0, busy0, stolen0) = sum(x.seconds() for x in servers.values()) + time.process_time(), cpu()
-            figures = MEASURES[row](Client("127.0.0.1", s.port, o.tokens), random.randrange(1 << 30), o)
-            all1, busy1, stolen1 = cpu()
-            own = sum(x.seconds() for x in servers.values()) + time.process_time() - own
-            figures["others"] = max(busy1 - busy0 - own, 0) / (all1 - all0)
-            figures["stolen"] = (stolen1 - stolen0) / (all1 - all0)
-            idle(s)
-            s.pause()
-            out[name] = figures
-            print(f"round {number + 1} {row} {name}: " + ", ".join(f"{k} {v:.3g}" for k, v in figures.items()),
-                  file=sys.stderr, flush=True)
-    if share >= 0.06:
-        print(f"the machine was not quiet: others took {share:.0%}", file=sys.stderr)
+    for _ in range(o.again + 1):
+        with Alone(o):
+            out = {}
+            for name in names:
+                out[name] = measure(o, servers, row, name)
+                print(f"round {number + 1} {row} {name}: " + ", ".join(f"{k} {v:.3g}" for k, v in out[name].items()),
+                      file=sys.stderr, flush=True)
+        if max(f["others"] for f in out.values()) < NOISE:
+            break
     return out
 
 
@@ -321,6 +348,7 @@ def options():
     ap.add_argument("--only", default="margay,llama,openvino")
     ap.add_argument("--rows", default=",".join(ROWS))
     ap.add_argument("--lock")
+    ap.add_argument("--again", type=int, default=0, help="times a noisy turn is taken again")
     ap.add_argument("--json", type=pathlib.Path)
     for name in ("margay", "llama", "openvino"):
         ap.add_argument(f"--{name}-args", default="", help=f"more arguments for {name}'s server")
@@ -337,13 +365,14 @@ def main():
     try:
         for name, (label, command) in wanted.items():
             print(f"starting {name}: {' '.join(map(str, command))}", file=sys.stderr, flush=True)
-            s = servers[name] = Server(name, label, command)
-            result["labels"][name] = label
-            c = Client("127.0.0.1", s.port, o.tokens)
-            for size in ((256, 256), (416, 416), (1200, 800)):       # buffers, kernels made for a shape
-                c.ask(QUESTION, picture(*size, random.randrange(1 << 30)), 4)
-            idle(s)
-            s.pause()
+            with Alone(o):
+                s = servers[name] = Server(name, label, command)
+                result["labels"][name] = label
+                c = Client("127.0.0.1", s.port, o.tokens)
+                for size in ((256, 256), (416, 416), (1200, 800)):       # buffers, kernels made for a shape
+                    c.ask(QUESTION, picture(*size, random.randrange(1 << 30)), 4)
+                idle(s)
+                s.pause()
         for number in range(o.rounds):
             for row in o.rows.split(","):
                 if all(len(result["turns"].get(row, {}).get(n, [])) > number for n in servers):
