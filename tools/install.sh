@@ -9,6 +9,7 @@ python=${PYTHON:-python3}
 have() { command -v "$1" >/dev/null 2>&1; }
 lib() { have pkg-config && pkg-config --exists "$1" 2>/dev/null; }
 header() { have cc && printf '#include <stdio.h>\n#include <%s>\n' "$1" | cc -E -x c - >/dev/null 2>&1; }
+nginx_there() { have nginx || [ -x /usr/sbin/nginx ]; }
 module() { have "$python" && "$python" -c "import $1" >/dev/null 2>&1; }
 
 missing=
@@ -40,6 +41,13 @@ if [ "$what" = test ]; then
     need python3 have python3
     need python3-numpy module numpy
     need python3-pytest module pytest
+    need python3-pip module pip
+    need curl have curl
+    need nginx-light nginx_there
+    need nodejs have node
+    need npm have npm
+    # For the page's tests. Ubuntu has it as a snap only; the tests say then that they were left out.
+    if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then need chromium have chromium; fi
 fi
 [ -n "$missing" ] || exit 0
 

@@ -119,6 +119,15 @@ double mg_clock(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+size_t mg_memory_resident(void) {
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    if (fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
+    fclose(f);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 void mg_memory_use(size_t *anon_bytes, size_t *peak_bytes) {
     *anon_bytes = *peak_bytes = 0;
     FILE *f = fopen("/proc/self/status", "re");

@@ -23,10 +23,14 @@ enum mg_status mg_chat_begin_turn(mg_chat *chat, enum mg_chat_role role, struct 
 /* As mg_chat_add_image, into the turn that was begun last, whatever its role; want may be NULL. */
 enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const void *bytes,
                                     size_t n, const struct mg_image_want *want, struct mg_err *err);
+/* Somebody has called mg_chat_cancel: filling it in further is of no use. */
+bool mg_chat_is_cancelled(const mg_chat *chat);
 /* What can be told of a picture from its header, at once: the error that mg_chat_add_image_as would
  * give for its format, size or shape. HEIC and AVIF, which are read by a child process, pass. */
 enum mg_status mg_engine_check_image(const mg_engine *engine, const void *bytes, size_t n,
                                      const struct mg_image_want *want, struct mg_err *err);
+/* "jpeg", "png" .. by the first bytes; "unknown". */
+const char *mg_engine_image_format(const void *bytes, size_t n);
 /* The prompt is this text and nothing else: no turns, no template; control tokens in it are just
  * characters. The answer goes on from it. */
 enum mg_status mg_chat_set_raw(mg_chat *chat, const char *text, size_t n, struct mg_err *err);

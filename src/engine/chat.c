@@ -184,6 +184,10 @@ static enum mg_status probe(const mg_engine *engine, const struct mg_patch_confi
                            : status;
 }
 
+const char *mg_engine_image_format(const void *bytes, size_t n) {
+    return mg_image_format_name(mg_image_sniff(bytes, n));
+}
+
 enum mg_status mg_engine_check_image(const mg_engine *engine, const void *bytes, size_t n,
                                      const struct mg_image_want *want, struct mg_err *err) {
     enum mg_image_format format = mg_image_sniff(bytes, n);
@@ -320,6 +324,10 @@ bool mg_chat_image(const mg_chat *chat, size_t i, struct mg_image_report *out) {
 
 void mg_chat_cancel(mg_chat *chat) {
     atomic_store(&chat->cancel, true);
+}
+
+bool mg_chat_is_cancelled(const mg_chat *chat) {
+    return atomic_load_explicit(&((mg_chat *)chat)->cancel, memory_order_relaxed);
 }
 
 enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches,

@@ -123,6 +123,7 @@ int mg_http_exchange_route(struct mg_http_exchange *x, char *allow, size_t n_all
     if (n_prefix) {
         if (strncmp(path, o->prefix, n_prefix)) return 404;
         path += n_prefix;
+        if (!*path) path = "/"; /* the prefix alone */
     }
     if (!strcmp(method, "HEAD")) method = "GET";
     struct segments s;
@@ -198,6 +199,10 @@ struct mg_http_exchange *mg_http_find(struct mg_http_server *s, uint64_t id) {
 
 struct mg_http_server *mg_http_server_of(const struct mg_http_exchange *x) {
     return x->conn->server;
+}
+
+void *mg_http_server_user(const struct mg_http_server *s) {
+    return s->o.user;
 }
 
 const char *mg_http_method(const struct mg_http_exchange *x) {

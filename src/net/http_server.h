@@ -155,6 +155,7 @@ void mg_http_server_counts(const struct mg_http_server *s, struct mg_http_counts
 uint64_t mg_http_id(const struct mg_http_exchange *x); /* never 0, never used twice */
 struct mg_http_exchange *mg_http_find(struct mg_http_server *s, uint64_t id); /* NULL: has ended */
 struct mg_http_server *mg_http_server_of(const struct mg_http_exchange *x);
+void *mg_http_server_user(const struct mg_http_server *s); /* options.user */
 const char *mg_http_method(const struct mg_http_exchange *x);
 const char *mg_http_path(const struct mg_http_exchange *x);     /* decoded, with the prefix */
 const char *mg_http_raw_path(const struct mg_http_exchange *x); /* as sent */

@@ -59,6 +59,9 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
     struct ask *a = user;
     (void)x, (void)reason;
     a->gone = true;
+    if (a->n_fetch) /* no job has been handed in that would be counted */
+        mg_metrics_add_at(a->s->metrics, MG_M_CANCELLED, 1,
+                          mg_metrics_label(MG_M_CANCELLED, 0, "fetch"), 0, 0);
     ask_cancel(a);
     ask_unref(a);
 }
@@ -156,8 +159,7 @@ static void fail(struct ask *a) {
     a->finished = true;
     a->http = kind.http;
     a->retry = kind.retry;
-    mg_metrics_add_at(a->s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, kind.type), 0,
-                      0);
+    count_error(a->s, kind.type);
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", a->fault.err.text);
     if (a->kind == ASK_SOCKET) {
         size_t at = begin_message(a);
@@ -339,6 +341,7 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
                           mg_metrics_label(MG_M_CANCELLED, 0,
                                            !r->chat            ? "queue"
                                            : w->n_token        ? "decode"
+                                           : !w->prompt_tokens ? "image"
                                            : w->prefill_ms > 0 ? "prefill"
                                            : w->image_tokens   ? "vision"
                                                                : "prefill"),
@@ -349,7 +352,8 @@ static void note_metrics(struct ask *a, const struct mg_job_result *r) {
         mg_metrics_add_at(m, MG_M_IMAGES, 1, mg_metrics_label(MG_M_IMAGES, 0, image.format),
                           mg_metrics_label(MG_M_IMAGES, 1, "ok"), 0);
         mg_metrics_observe(m, MG_M_IMAGE_DECODE_SECONDS, image.decode_ms / 1e3);
-        if (!image.cached) mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
+        if (!image.cached && image.vision_ms > 0) /* it was looked at */
+            mg_metrics_observe(m, MG_M_VISION_SECONDS, image.vision_ms / 1e3);
     }
     if (r->status != MG_OK) return;
     mg_metrics_add_at(m, MG_M_PROMPT_TOKENS, w->prompt_tokens - w->cached_tokens, 0, 0, 0);
@@ -539,6 +543,8 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
     struct mg_buf file = {.max = a->s->facts.max_image_bytes};
     const void *bytes = source->bytes;
     size_t n = source->n_bytes;
+    if (mg_chat_is_cancelled(chat))
+        return mg_fail(err, MG_ERR_CANCELLED, "cancelled", "stopped on request");
     if (source->kind == MG_SOURCE_FILE_URL) {
         enum mg_status status = picture_from_media(a->s, source->text, &file, err);
         if (status != MG_OK) return status;
@@ -546,6 +552,7 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
         n = file.n;
     }
     enum mg_status status = mg_chat_add_image_as(chat, role, bytes, n, &want, err);
+    if (status != MG_OK && err && bytes) count_bad_picture(a, bytes, n, err->code);
     mg_buf_free(&file);
     if (a->n_choice == 1) { /* its raster has taken its place */
         free(source->bytes);

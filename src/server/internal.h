@@ -7,6 +7,7 @@
  *   socket.c    /ws
  *   work.c      reading large requests beside the loop
  *   tokens.c    /tokenize, /detokenize, /apply-template
+ *   page.c      the web page
  */
 #ifndef MG_SERVER_INTERNAL_H
 #define MG_SERVER_INTERNAL_H
@@ -16,10 +17,12 @@
 #include "api/chat_request.h"
 #include "api/completion_request.h"
 #include "api/metrics.h"
+#include "api/ws_request.h"
 #include "net/access_log.h"
 #include "net/api_keys.h"
 #include "net/remote.h"
 #include "base/io.h"
+#include "server/page.h"
 #include "server/server.h"
 
 #include <pthread.h>
@@ -50,6 +53,7 @@ void route_file_delete(struct mg_http_exchange *x, void *user);
 
 /* --- work.c: a request's body becomes a request or a reply, beside the loop when it is large ---
  */
+enum { WORK_SMALL_BYTES = 16 << 10 }; /* up to here it is not worth it */
 struct work;
 typedef void work_fn(struct work *w); /* any thread; reads body, writes f and what it makes */
 typedef void work_done_fn(struct work *w, struct mg_http_exchange *x); /* loop thread */
@@ -64,7 +68,10 @@ struct work {
     struct mg_fault f;
     struct mg_chat_request *chat;
     struct mg_completion_request *completion;
+    struct mg_ws_request ws;
     struct mg_buf out;
+    struct waiting_picture *picture; /* SOCKET: that came before it, owned */
+    bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };
 struct worker {
@@ -81,6 +88,9 @@ enum mg_status worker_open(struct worker *k, struct mg_err *err);
 void worker_close(struct worker *k);
 /* Runs `run` on x's body, at once or on the worker's thread, then `done` unless x has ended. */
 void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run, work_done_fn *done);
+/* The same with a copy of these bytes, always on the worker's thread. Takes what `like` owns if
+ * MG_OK is returned. */
+enum mg_status work_add(const struct work *like, const void *data, size_t n, struct mg_fault *f);
 
 struct mg_server {
     struct mg_server_options o; /* defaults filled in */
@@ -96,6 +106,7 @@ struct mg_server {
     struct mg_metrics *metrics;
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
+    struct page *page; /* NULL: none is served */
     struct worker worker;
     struct connection *socket; /* all open WebSockets */
     char host[256];            /* this machine's name */
@@ -104,12 +115,14 @@ struct mg_server {
     bool announced;
 };
 
-enum { TAG_PUBLIC = 1 }; /* of routes that need no key */
+enum { TAG_PUBLIC = 1, TAG_PAGE = 2 }; /* of routes: need no key; are files of the page */
 
 /* --- server.c --- */
 /* Whose request it is: its key's digest, zeros when there are no keys. */
 void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
                    uint8_t tenant[MG_TENANT_BYTES]);
+/* One more error of this type in the metrics. */
+void count_error(struct mg_server *s, const char *type);
 /* An error as JSON, with Retry-After where it belongs. */
 void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f);
 void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
@@ -198,6 +211,8 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f);
 /* A picture of the media folder into `out`. Any thread. */
 enum mg_status picture_from_media(const struct mg_server *s, const char *url, struct mg_buf *out,
                                   struct mg_err *err);
+/* One more picture that can't be used, by what its bytes are and what is wrong with them. */
+void count_bad_picture(const struct ask *a, const void *bytes, size_t n, const char *code);
 /* The wishes of a request in the engine's terms. */
 struct mg_image_want picture_want(const struct mg_server *s, const struct mg_image_wish *wish,
                                   bool fast);
@@ -207,6 +222,7 @@ void route_socket(struct mg_http_exchange *x, void *user);
 /* Sends the messages in `out`. */
 void socket_send(struct mg_http_exchange *x, const struct mg_buf *out);
 void socket_forget(struct mg_http_exchange *x, struct ask *a);
+void pictures_drop(struct waiting_picture **list);
 /* The server is being stopped: those that wait for nothing are closed. */
 void sockets_close_idle(struct mg_server *s);
 

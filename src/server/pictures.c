@@ -179,6 +179,17 @@ static enum mg_status fetch(struct ask *a, struct mg_image_source *source, size_
                         "the picture could not be fetched: %s", err.text);
 }
 
+void count_bad_picture(const struct ask *a, const void *bytes, size_t n, const char *code) {
+    const char *outcome = strcmp(code, "image_truncated") == 0            ? "truncated"
+                          : strcmp(code, "image_damaged") == 0            ? "damaged"
+                          : strcmp(code, "image_too_large") == 0          ? "too_large"
+                          : strcmp(code, "image_format_unsupported") == 0 ? "unsupported"
+                                                                          : "other";
+    const char *format = mg_engine_image_format(bytes, n);
+    mg_metrics_add_at(a->s->metrics, MG_M_IMAGES, 1, mg_metrics_label(MG_M_IMAGES, 0, format),
+                      mg_metrics_label(MG_M_IMAGES, 1, outcome), 0);
+}
+
 /* What its header tells is told before any stream begins. */
 static enum mg_status check(const struct ask *a, const struct mg_chat_part *part, size_t message,
                             size_t at, struct mg_fault *f) {
@@ -188,6 +199,7 @@ static enum mg_status check(const struct ask *a, const struct mg_chat_part *part
         mg_engine_check_image(a->s->engine, part->source.bytes, part->source.n_bytes, &want, &err);
     char param[MG_PARAM_BYTES];
     if (status == MG_OK) return MG_OK;
+    count_bad_picture(a, part->source.bytes, part->source.n_bytes, err.code);
     snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, at);
     mg_err_prefix(&err, "%s", param);
     return mg_fault_set(f, status, err.code, param, "%s", err.text);

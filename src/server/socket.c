@@ -1,14 +1,17 @@
 /* server/socket.c - /ws: questions over one connection, several at a time, each with the client's
  * own name. Binary messages are pictures for the next question. Loop thread only.
  */
-#include "api/ws_request.h"
 #include "net/websocket.h"
 #include "server/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_QUESTIONS = 8 }; /* of one connection at a time */
+enum {
+    MOST_QUESTIONS = 8, /* of one connection at a time */
+    MOST_CANCELS = 8    /* that wait for questions to be read; more than that cancel all of them */
+};
 
 struct waiting_picture {
     uint8_t *data; /* [n] owned */
@@ -22,22 +25,27 @@ struct connection {
     size_t n_ask;
     struct waiting_picture *picture; /* in order of coming */
     size_t n_picture;
+    size_t n_reading;                             /* questions that are being read */
+    char cancelled[MOST_CANCELS][MG_PARAM_BYTES]; /* [n_cancelled] of them; "": all */
+    size_t n_cancelled;
     uint64_t exchange;
     struct connection *next, **at; /* of all open ones */
 };
 
-static void drop_pictures(struct connection *c) {
-    while (c->picture) {
-        struct waiting_picture *p = c->picture;
-        c->picture = p->next;
+void pictures_drop(struct waiting_picture **list) {
+    while (*list) {
+        struct waiting_picture *p = *list;
+        *list = p->next;
         free(p->data);
         free(p);
     }
-    c->n_picture = 0;
 }
 
 static void send_fault(struct mg_http_exchange *x, const char *id, const struct mg_fault *f) {
     struct mg_buf out = {0};
+    struct mg_fault_kind kind;
+    mg_fault_kind(&f->err, &kind);
+    count_error(mg_http_server_user(mg_http_server_of(x)), kind.type);
     if (mg_ws_error(&out, id[0] ? id : NULL, f)) mg_ws_send(x, MG_WS_TEXT, out.data, out.n);
     mg_buf_free(&out);
 }
@@ -66,19 +74,23 @@ static void say_goodbye(struct mg_http_exchange *x) {
     mg_ws_close(x, MG_WS_GOING_AWAY, "the server is being stopped");
 }
 
+static void say_goodbye_if_idle(struct connection *c, struct mg_http_exchange *x) {
+    if (!c->first && !c->n_reading && mg_http_server_is_stopping(c->s->http)) say_goodbye(x);
+}
+
 void socket_forget(struct mg_http_exchange *x, struct ask *a) {
     struct connection *c = mg_http_user(x);
     a->gone = true;
     if (!c) return;
     remove_ask(c, a);
-    if (!c->first && mg_http_server_is_stopping(c->s->http)) say_goodbye(x);
+    say_goodbye_if_idle(c, x);
 }
 
 void sockets_close_idle(struct mg_server *s) {
     for (struct connection *c = s->socket, *next; c; c = next) {
         next = c->next;
-        struct mg_http_exchange *x = c->first ? NULL : mg_http_find(s->http, c->exchange);
-        if (x) say_goodbye(x);
+        struct mg_http_exchange *x = mg_http_find(s->http, c->exchange);
+        if (x) say_goodbye_if_idle(c, x);
     }
 }
 
@@ -91,7 +103,7 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
         ask_cancel(a);
         remove_ask(c, a);
     }
-    drop_pictures(c);
+    pictures_drop(&c->picture);
     *c->at = c->next;
     if (c->next) c->next->at = c->at;
     free(c);
@@ -130,15 +142,14 @@ static enum mg_status keep_picture(struct connection *c, const uint8_t *data, si
 }
 
 /* The last one goes in first: each is put before the question's parts. */
-static enum mg_status use_pictures(struct connection *c, struct mg_chat_request *r,
+static enum mg_status use_pictures(struct waiting_picture **list, struct mg_chat_request *r,
                                    struct mg_fault *f) {
     enum mg_status status = MG_OK;
-    while (c->picture && status == MG_OK) {
-        struct waiting_picture **at = &c->picture;
+    while (*list && status == MG_OK) {
+        struct waiting_picture **at = list;
         while ((*at)->next) at = &(*at)->next;
         struct waiting_picture *p = *at;
         *at = NULL;
-        c->n_picture--;
         status = mg_chat_request_add_image_take(r, p->data, p->n, f);
         free(p);
     }
@@ -148,22 +159,35 @@ static enum mg_status use_pictures(struct connection *c, struct mg_chat_request 
 static void cancel(struct connection *c, const char *id) {
     for (struct ask *a = c->first; a; a = a->next)
         if (!id[0] || strcmp(a->ws_id, id) == 0) ask_cancel(a);
+    if (!c->n_reading) return;
+    if (c->n_cancelled == MOST_CANCELS) {
+        c->cancelled[0][0] = 0;
+        return;
+    }
+    snprintf(c->cancelled[c->n_cancelled++], MG_PARAM_BYTES, "%s", id);
 }
 
-static void question(struct mg_http_exchange *x, struct connection *c, struct mg_ws_request *r) {
+static bool was_cancelled(const struct connection *c, const char *id) {
+    for (size_t i = 0; i < c->n_cancelled; i++)
+        if (!c->cancelled[i][0] || strcmp(c->cancelled[i], id) == 0) return true;
+    return false;
+}
+
+/* Whether one more question is taken. */
+static enum mg_status check_room(const struct connection *c, struct mg_fault *f) {
+    if (mg_http_server_is_stopping(c->s->http))
+        return mg_fault_set(f, MG_ERR_CANCELLED, "shutting_down", "",
+                            "the server is being stopped");
+    if (c->n_ask + c->n_reading >= MOST_QUESTIONS)
+        return mg_fault_set(f, MG_ERR_LIMIT, "rate_limited", "",
+                            "%d questions are under way already", MOST_QUESTIONS);
+    return MG_OK;
+}
+
+static void question(struct mg_http_exchange *x, struct connection *c, struct mg_ws_request *r,
+                     struct waiting_picture **picture) {
     struct mg_fault f = {0};
-    if (mg_http_server_is_stopping(c->s->http)) {
-        mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
-        send_fault(x, r->id, &f);
-        return;
-    }
-    if (c->n_ask >= MOST_QUESTIONS) {
-        mg_fault_set(&f, MG_ERR_LIMIT, "rate_limited", "", "%d questions are under way already",
-                     MOST_QUESTIONS);
-        send_fault(x, r->id, &f);
-        return;
-    }
-    if (use_pictures(c, r->chat, &f) != MG_OK) {
+    if (use_pictures(picture, r->chat, &f) != MG_OK) {
         send_fault(x, r->id, &f);
         return;
     }
@@ -188,30 +212,75 @@ static void question(struct mg_http_exchange *x, struct connection *c, struct mg
     ask_begin(a);
 }
 
+static void read_message(struct work *w) {
+    struct mg_chat_limits limits = {w->s->facts.max_image_bytes, w->s->facts.max_images};
+    mg_ws_request_parse((const char *)w->body.data, w->body.n, &limits, &w->ws, &w->f);
+}
+
+/* What a message says is done. */
+static void obey(struct work *w, struct mg_http_exchange *x) {
+    struct connection *c = mg_http_user(x);
+    if (w->f.err.status == MG_OK && w->ws.kind == MG_WS_CANCEL) {
+        cancel(c, w->ws.id);
+    } else if (w->f.err.status == MG_OK && check_room(c, &w->f) == MG_OK) {
+        question(x, c, &w->ws, &w->picture);
+    } else {
+        send_fault(x, w->ws.id, &w->f);
+    }
+}
+
+static void was_read(struct work *w, struct mg_http_exchange *x) {
+    struct connection *c = mg_http_user(x);
+    c->n_reading--;
+    if (w->f.err.status == MG_OK && w->ws.kind != MG_WS_CANCEL && was_cancelled(c, w->ws.id))
+        mg_fault_set(&w->f, MG_ERR_CANCELLED, "cancelled", "", "stopped on request");
+    if (!c->n_reading) c->n_cancelled = 0;
+    obey(w, x);
+    say_goodbye_if_idle(c, x);
+}
+
 static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const uint8_t *data,
                        size_t n, void *user) {
     struct connection *c = mg_http_user(x);
-    struct mg_ws_request r = {0};
     struct mg_fault f = {0};
     (void)user;
     if (kind == MG_WS_BINARY) {
         if (keep_picture(c, data, n, &f) != MG_OK) send_fault(x, "", &f);
         return;
     }
-    struct mg_chat_limits limits = {c->s->facts.max_image_bytes, c->s->facts.max_images};
-    if (mg_ws_request_parse((const char *)data, n, &limits, &r, &f) != MG_OK)
-        send_fault(x, r.id, &f);
-    else if (r.kind == MG_WS_CANCEL)
-        cancel(c, r.id);
-    else
-        question(x, c, &r);
-    mg_ws_request_free(&r);
+    struct work w = {.s = c->s,
+                     .exchange = c->exchange,
+                     .run = read_message,
+                     .done = was_read,
+                     .socket = true,
+                     .body = {data, n}};
+    if (n > WORK_SMALL_BYTES) {
+        w.picture = c->picture;
+        if (check_room(c, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
+            c->n_reading++;
+            c->picture = NULL;
+            c->n_picture = 0;
+        } else {
+            send_fault(x, "", &f);
+        }
+        return;
+    }
+    read_message(&w);
+    if (w.f.err.status == MG_OK && w.ws.kind != MG_WS_CANCEL) {
+        w.picture = c->picture;
+        c->picture = NULL;
+        c->n_picture = 0;
+    }
+    obey(&w, x);
+    mg_ws_request_free(&w.ws);
+    pictures_drop(&w.picture);
 }
 
 void route_socket(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct connection *c = calloc(1, sizeof *c);
-    struct mg_ws_options o = {.max_message = s->o.max_body, .on_message = on_message};
+    struct mg_ws_options o = {
+        .protocol = "margay", .max_message = s->o.max_body, .on_message = on_message};
     if (!c) {
         reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
         return;

@@ -10,12 +10,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { SMALL_BYTES = 16 << 10 };
 static const size_t most_bytes = (size_t)512 << 20; /* that may wait to be read */
 
 static void work_clear(struct work *w) {
     mg_chat_request_free(w->chat);
     mg_completion_request_free(w->completion);
+    mg_ws_request_free(&w->ws);
+    pictures_drop(&w->picture);
     mg_buf_free(&w->out);
     mg_buf_free(&w->held);
 }
@@ -29,7 +30,9 @@ static void on_stop(struct mg_http_exchange *x, void *user) {
 static void finish(void *arg) {
     struct work *w = arg;
     struct mg_http_exchange *x = mg_http_find(w->s->http, w->exchange);
-    if (x && !mg_http_has_replied(x)) {
+    if (x && w->socket) {
+        w->done(w, x);
+    } else if (x && !mg_http_has_replied(x)) {
         mg_http_on_stop(x, NULL);
         w->done(w, x);
     }
@@ -103,38 +106,65 @@ void worker_close(struct worker *k) {
     pthread_mutex_destroy(&k->mutex);
 }
 
-static void hand_over(struct mg_server *s, struct mg_http_exchange *x, const struct work *like) {
-    struct worker *k = &s->worker;
-    struct work *w = malloc(sizeof *w);
-    if (!w) {
-        reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
-        return;
-    }
-    size_t n = mg_http_body(x).n;
+/* Takes *held if there is room. */
+static bool put(struct worker *k, struct work *w, struct mg_buf *held) {
     pthread_mutex_lock(&k->mutex);
-    bool room = k->bytes + n <= most_bytes;
+    bool room = k->bytes + held->n <= most_bytes;
     if (room) {
-        *w = *like;
-        mg_http_take_body(x, &w->held);
-        w->body = (struct mg_slice){w->held.data, w->held.n};
-        k->bytes += n;
+        w->held = *held;
+        w->body = (struct mg_slice){held->data, held->n};
+        *held = (struct mg_buf){0};
+        k->bytes += w->held.n;
         *k->last = w;
         k->last = &w->next;
         pthread_cond_signal(&k->more);
     }
     pthread_mutex_unlock(&k->mutex);
-    if (room) {
-        mg_http_on_stop(x, on_stop);
+    return room;
+}
+
+static enum mg_status no_room(struct mg_fault *f) {
+    return mg_fault_set(f, MG_ERR_LIMIT, "busy", "", "too many large requests wait to be read");
+}
+
+enum mg_status work_add(const struct work *like, const void *data, size_t n, struct mg_fault *f) {
+    struct work *w = malloc(sizeof *w);
+    struct mg_buf held = {0};
+    if (!w || !mg_buf_add(&held, data, n)) {
+        free(w);
+        mg_buf_free(&held);
+        return mg_fault_memory(f, "request");
+    }
+    *w = *like;
+    if (put(&like->s->worker, w, &held)) return MG_OK;
+    free(w);
+    mg_buf_free(&held);
+    return no_room(f);
+}
+
+static void hand_over(struct mg_server *s, struct mg_http_exchange *x, const struct work *like) {
+    struct work *w = malloc(sizeof *w);
+    struct mg_fault f = {0};
+    struct mg_buf held;
+    if (!w) {
+        mg_fault_memory(&f, "request");
+        reply_fault(x, &f);
         return;
     }
+    *w = *like;
+    mg_http_take_body(x, &held);
+    mg_http_on_stop(x, on_stop);
+    if (put(&s->worker, w, &held)) return;
     free(w);
-    reply_err(x, MG_ERR_LIMIT, "busy", "too many large requests wait to be read");
+    mg_buf_free(&held);
+    no_room(&f);
+    reply_fault(x, &f);
 }
 
 void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run_fn,
                 work_done_fn *done) {
     struct work w = {.s = s, .exchange = mg_http_id(x), .run = run_fn, .done = done};
-    if (mg_http_body(x).n > SMALL_BYTES) {
+    if (mg_http_body(x).n > WORK_SMALL_BYTES) {
         hand_over(s, x, &w);
         return;
     }

@@ -60,7 +60,7 @@ def test_names(serve, tmp_path):
     bad = ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost", "1.2.3.x", "a"]
     assert [status(s, h) for h in good] == [200] * len(good)
     assert [status(s, h) for h in bad] == [403] * len(bad)
-    assert s.get("/v1/models", Host="evil.example").json["error"]["code"] == "host_not_allowed"
+    assert s.get("/v1/models", Host="evil.example").json["error"]["code"] == "name_not_allowed"
     s = serve("--allowed-hosts", "ai.example", "--allowed-hosts", "*.team.example")
     assert [status(s, h) for h in ("ai.example", "AI.example:80", "a.team.example", "localhost")] == [200] * 4
     assert [status(s, h) for h in ("b.ai.example", "team.example", "xteam.example", "evil")] == [403] * 4
@@ -118,3 +118,35 @@ def test_times_with_each_token(server):
     r = server.chat(case["question"], picture(case["image"]), stream=True)
     chunks = [json.loads(e) for e in r.events if e != "[DONE]"]
     assert not [c for c in chunks if "timings" in c and not c["choices"][0]["finish_reason"]]
+
+
+def test_large_questions_over_a_socket(server):
+    """Each keeps the pictures that came before it; what comes while it is read is not held up."""
+    a, b, w = RIGHT[0], RIGHT[4], Socket(server)
+    pad = "x" * 3_000_000
+    w.send(picture(a["image"]))
+    w.send({"question": a["question"], "temperature": 0, "id": "large", "unread": pad})
+    w.send(picture(b["image"]))
+    w.send({"question": b["question"], "temperature": 0, "id": "small"})
+    w.send({"question": "Go on.", "id": "gone", "unread": pad, **LONG})
+    w.send({"type": "cancel", "id": "gone"})
+    last = {}
+    while len(last) < 3:
+        m = w.receive()
+        if m["type"] in ("result", "error"):
+            last[m["id"]] = m
+    assert last["large"]["text"] == a["answer"] and last["small"]["text"] == b["answer"], last
+    assert last["gone"].get("stop_detail") == "cancelled" or last["gone"]["error"]["code"] == "cancelled", last["gone"]
+    w.send('{"question": "' + pad)
+    assert w.receive()["type"] == "error"
+    for i in range(12):
+        w.send({"question": "Go on.", "id": f"q{i}", "unread": pad[:100_000], **LONG})
+    refused = set()
+    while len(refused) < 4:
+        m = w.receive()
+        if m["type"] == "error":
+            refused.add(m.get("id") or len(refused))
+            assert m["error"]["code"] == "rate_limited", m
+    w.send({"type": "cancel"})
+    w.s.close()
+    server.wait(server.idle)

@@ -381,7 +381,7 @@ class Socket:
 
     def send(self, data):
         kind = 1 if isinstance(data, (dict, str)) else 2
-        data = json.dumps(data).encode() if isinstance(data, dict) else data
+        data = json.dumps(data).encode() if isinstance(data, dict) else data.encode() if kind == 1 else data
         n = len(data)
         head = bytes([0x80 | kind]) + (bytes([0x80 | n]) if n < 126 else bytes([0xfe]) + struct.pack(">H", n) if n < 65536
                                        else bytes([0xff]) + struct.pack(">Q", n))

@@ -1,7 +1,7 @@
 /* Prints every form that src/api writes, one JSON object a line: {"name","body"}; besides the
  * ranges of numeric fields, and of each argument whether it is a route that is counted. What checks
  * them against docs/openapi.json (tests/cli/test_openapi.py) and against the official client's
- * models (tools/check_openai_forms.py) reads this. Not a test itself. */
+ * models (tests/clients) reads this. Not a test itself. */
 #include "api/chat_reply.h"
 #include "api/json_write.h"
 #include "api/metrics.h"
@@ -182,6 +182,8 @@ static void print_server(void) {
                                                 .max_images = 64,
                                                 .max_image_bytes = 67108864,
                                                 .max_body_bytes = 33554432,
+                                                .transfer_side = 1024,
+                                                .transfer_side_high = 4096,
                                                 .max_image_pixels = 134217728,
                                                 .sampling = {.temperature = 0.7,
                                                              .top_p = 0.8,

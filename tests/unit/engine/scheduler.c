@@ -324,6 +324,93 @@ static void test_fair(void **state) {
     mg_engine_close(e);
 }
 
+/* A tenant that fills the queue, with questions or with bytes, does not keep another out of it. */
+static void test_displaced(void **state) {
+    (void)state;
+    static struct question first, many[4], other[3];
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    for (int bytes = 0; bytes < 2; bytes++) {
+        struct mg_scheduler_options o = no_caches;
+        o.max_running = 1;
+        o.max_waiting = bytes ? 100 : 4;
+        o.max_waiting_bytes = 1000;
+        struct mg_scheduler *s = open_scheduler(e, o);
+        block(s, &first);
+        for (size_t i = 0; i < 4; i++) {
+            many[i] = question(fill_text, i);
+            many[i].job.tenant[0] = 1;
+            many[i].job.bytes = bytes ? 250 : 1;
+            ask(s, &many[i]);
+        }
+        struct question more = question(fill_text, 9);
+        more.job.tenant[0] = 1;
+        more.job.bytes = 1;
+        assert_int_equal(try_ask(s, &more), MG_ERR_LIMIT); /* its own are no reason */
+        for (size_t i = 0; i < 3; i++) {
+            other[i] = question(fill_text, 10 + i);
+            other[i].job.tenant[0] = 2;
+            other[i].job.bytes = bytes ? 250 : 1;
+        }
+        ask(s, &other[0]);
+        wait_done(&many[3]); /* the newest goes, at once */
+        assert_int_equal(many[3].status, MG_ERR_LIMIT);
+        assert_string_equal(many[3].code, "queue_full");
+        ask(s, &other[1]);
+        wait_done(&many[2]);
+        assert_string_equal(many[2].code, "queue_full");
+        assert_int_equal(try_ask(s, &other[2]), MG_ERR_LIMIT); /* both have the same now */
+        struct mg_scheduler_counts c;
+        mg_scheduler_counts(s, &c);
+        assert_int_equal(c.waiting, 4);
+        assert_int_equal(c.waiting_bytes, bytes ? 1000 : 4);
+        release(&first);
+        for (size_t i = 0; i < 2; i++) {
+            wait_done(&many[i]);
+            wait_done(&other[i]);
+            assert_int_equal(many[i].status, MG_OK);
+            assert_int_equal(other[i].status, MG_OK);
+        }
+        assert_int_equal(many[2].n_done + many[3].n_done, 2);
+        mg_scheduler_close(s);
+    }
+    mg_engine_close(e);
+}
+
+/* Too large for all that could be displaced: nobody is. */
+static void test_displaced_in_vain(void **state) {
+    (void)state;
+    static struct question first, many[3], small, large;
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler_options o = no_caches;
+    o.max_running = 1;
+    o.max_waiting_bytes = 1000;
+    struct mg_scheduler *s = open_scheduler(e, o);
+    block(s, &first);
+    for (size_t i = 0; i < 3; i++) {
+        many[i] = question(fill_text, i);
+        many[i].job.tenant[0] = 1;
+        many[i].job.bytes = 200;
+        ask(s, &many[i]);
+    }
+    small = question(fill_text, 7);
+    small.job.tenant[0] = 2;
+    small.job.bytes = 300;
+    ask(s, &small);
+    large = question(fill_text, 8);
+    large.job.tenant[0] = 3;
+    large.job.bytes = 550;
+    assert_int_equal(try_ask(s, &large), MG_ERR_LIMIT);
+    release(&first);
+    for (size_t i = 0; i < 3; i++) {
+        wait_done(&many[i]);
+        assert_int_equal(many[i].status, MG_OK);
+    }
+    wait_done(&small);
+    assert_int_equal(small.status, MG_OK);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
 /* Closed while jobs wait, are prepared, looked at and said: each has one end. */
 static void test_close(void **state) {
     (void)state;
@@ -453,13 +540,20 @@ static void test_flat(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company_whole), cmocka_unit_test(test_company_bf16),
-        cmocka_unit_test(test_sampled),       cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_drafts),        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_fair),          cmocka_unit_test(test_close),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_flat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company_whole),
+                                       cmocka_unit_test(test_company_bf16),
+                                       cmocka_unit_test(test_sampled),
+                                       cmocka_unit_test(test_logprobs),
+                                       cmocka_unit_test(test_drafts),
+                                       cmocka_unit_test(test_cancel),
+                                       cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_deadline),
+                                       cmocka_unit_test(test_fair),
+                                       cmocka_unit_test(test_displaced),
+                                       cmocka_unit_test(test_displaced_in_vain),
+                                       cmocka_unit_test(test_close),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_allocations),
+                                       cmocka_unit_test(test_flat)};
     return cmocka_run_group_tests_name("engine.scheduler", tests, tiny_open, tiny_close);
 }
