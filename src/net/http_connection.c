@@ -164,18 +164,22 @@ void mg_http_conn_arm(struct mg_http_conn *c) {
 
 /* --- requests --- */
 
-/* Answers instead of the route; the connection ends with it, since the rest of the request is not
- * read. */
-static void refuse(struct mg_http_conn *c, int status, const char *code, const char *text) {
+/* Answers instead of the route. */
+static void answer(struct mg_http_conn *c, int status, const char *code, const char *text) {
     if (c->dead) return;
     if (!c->x) c->x = mg_http_exchange_new(c);
     if (!c->x) {
         out_of_memory(c);
         return;
     }
-    c->close_after = true;
     set_state(c, MG_HTTP_BUSY);
     mg_http_reply_error(c->x, status, code, text);
+}
+
+/* The same where the connection ends with it, since the rest of the request is not read. */
+static void refuse(struct mg_http_conn *c, int status, const char *code, const char *text) {
+    c->close_after = true;
+    answer(c, status, code, text);
 }
 
 static const char *code_of(int status) {
@@ -220,12 +224,10 @@ static bool find_route(struct mg_http_conn *c) {
         return false;
     }
     if (status == 0) return true;
-    bool body = c->head.framing != MG_HTTP_NO_BODY;
-    bool keep = !c->close_after && !body;
+    if (c->head.framing != MG_HTTP_NO_BODY) c->close_after = true;
     if (status == 405) mg_http_add_field(x, "Allow", allow);
-    refuse(c, status, code_of(status),
+    answer(c, status, code_of(status),
            status == 405 ? "this path does not know this method" : "there is nothing at this path");
-    if (keep && !c->server->stopping) c->close_after = false;
     return false;
 }
 

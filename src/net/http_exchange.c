@@ -135,6 +135,8 @@ int mg_http_exchange_route(struct mg_http_exchange *x, char *allow, size_t n_all
             x->route = r;
             return 0;
         }
+        /* What takes every path says nothing of which paths there are. */
+        if (!strncmp(r->pattern, "/{", 2) && strstr(r->pattern, "*}")) continue;
         allow_also(allow, n_allow, r->method);
         if (!strcmp(r->method, "GET")) allow_also(allow, n_allow, "HEAD");
     }

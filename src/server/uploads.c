@@ -1,7 +1,8 @@
 /* server/uploads.c - POST /v1/files: a picture sent once and asked about many times.
  *
- * Files are in memory, for a day unless asked for less or more, each its tenant's alone; when they
- * are more than the budget the oldest go. The id is random, 128 bits.
+ * Files are in memory, for a day unless asked for less or more, each its tenant's alone; when their
+ * bytes are more than the budget, or they are more than MOST_FILES (the list is searched by the
+ * loop thread), the oldest go. The id is random, 128 bits.
  */
 #include "api/multipart.h"
 #include "api/server_reply.h"
@@ -10,11 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_SECONDS = 86400 };
+enum { KEPT_SECONDS = 86400, MOST_FILES = 4096 };
 
 static void free_upload(struct uploads *u, struct upload **at) {
     struct upload *gone = *at;
     *at = gone->next;
+    if (!gone->next) u->last = at;
+    u->n--;
     u->bytes -= gone->n;
     free(gone->data);
     free(gone);
@@ -33,13 +36,16 @@ static void drop_expired(struct uploads *u) {
             at = &(*at)->next;
 }
 
-/* Makes room for n bytes: the oldest go. */
+/* Makes room for one more of n bytes: the oldest go. */
 static void make_room(struct uploads *u, size_t n) {
-    while (u->first && u->bytes + n > u->budget) {
-        struct upload **at = &u->first;
-        while ((*at)->next) at = &(*at)->next;
-        free_upload(u, at);
-    }
+    while (u->first && (u->bytes + n > u->budget || u->n >= MOST_FILES)) free_upload(u, &u->first);
+}
+
+static void add(struct uploads *u, struct upload *new) {
+    *(u->last ? u->last : &u->first) = new;
+    u->last = &new->next;
+    u->n++;
+    u->bytes += new->n;
 }
 
 static struct upload **find(struct uploads *u, const uint8_t *tenant, const char *id) {
@@ -96,9 +102,7 @@ void route_files_post(struct mg_http_exchange *x, void *user) {
     u->expires = u->created + (in.seconds ? in.seconds : KEPT_SECONDS);
     memcpy(u->filename, in.filename, sizeof u->filename);
     memcpy(u->purpose, in.purpose, sizeof u->purpose);
-    u->next = s->uploads.first;
-    s->uploads.first = u;
-    s->uploads.bytes += u->n;
+    add(&s->uploads, u);
     struct mg_buf out = {0};
     struct mg_upload_reply reply = describe(u);
     reply_json(x, &out, mg_upload_write(&out, &reply));
@@ -107,16 +111,14 @@ void route_files_post(struct mg_http_exchange *x, void *user) {
 void route_files_list(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     uint8_t tenant[MG_TENANT_BYTES];
-    size_t n = 0;
     server_tenant(s, x, tenant);
     drop_expired(&s->uploads);
-    for (const struct upload *u = s->uploads.first; u; u = u->next) n++;
+    size_t n = s->uploads.n, at = n;
     struct mg_upload_reply *list = mg_alloc(n, sizeof *list);
     struct mg_buf out = {0};
-    size_t mine = 0;
-    for (const struct upload *u = s->uploads.first; list && u; u = u->next)
-        if (memcmp(u->tenant, tenant, sizeof tenant) == 0) list[mine++] = describe(u);
-    reply_json(x, &out, list && mg_uploads_write(&out, list, mine));
+    for (const struct upload *u = s->uploads.first; list && u; u = u->next) /* newest first */
+        if (memcmp(u->tenant, tenant, sizeof tenant) == 0) list[--at] = describe(u);
+    reply_json(x, &out, list && mg_uploads_write(&out, list + at, n - at));
     free(list);
 }
 

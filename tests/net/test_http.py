@@ -136,6 +136,15 @@ def test_pipelining_in_order(plain):
     assert [x.body for x in r[:5]] == [b"later\n", b"12345", b"hello\n", b"abc", b"later\n"]
 
 
+def test_what_is_not_there_keeps_its_connection(plain):
+    """Nothing of the request is left to be read, so the reply does not say that the connection ends, and it doesn't."""
+    for path, method, status in ((b"/none", b"GET", 404), (b"/echo", b"GET", 405)):
+        r = replies(plain.ask(method + b" " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + GET[:-2] + b"Connection: close\r\n\r\n"))
+        assert [x.status for x in r] == [status, 200] and r[0].field("connection") is None, path
+    r = replies(plain.ask(b"POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na" + GET))
+    assert [x.status for x in r] == [404] and r[0].field("connection") == "close"
+
+
 def test_half_closed_client_gets_its_replies(plain):
     for data, n in [(GET, 1), (b"GET /later?ms=200 HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + GET, 3)]:
         with plain.connect() as s:

@@ -150,3 +150,14 @@ def test_large_questions_over_a_socket(server):
     w.send({"type": "cancel"})
     w.s.close()
     server.wait(server.idle)
+
+
+def test_a_file_without_keys_lets_nobody_in_and_says_so(serve, tmp_path):
+    keys = tmp_path / "keys.txt"
+    keys.write_text("# none yet\n\n")
+    s = serve("--api-key-file", keys)
+    assert s.get("/v1/models").status == 401 and s.get("/v1/models", X_Api_Key="").status == 401
+    assert any("no key" in line for line in s.log), s.log
+    keys.write_text("a-key\n")
+    s.process.send_signal(signal.SIGHUP)
+    s.wait(lambda: s.get("/v1/models", X_Api_Key="a-key").status == 200)

@@ -89,8 +89,9 @@ def test_45_body_over_the_limit(serve):
     s = serve("--max-body", 1)
     c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
     c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n{")
-    head = c.recv(4096)
-    assert b" 413 " in head.split(b"\r\n")[0] and b"1048576" in head + c.recv(4096) or b"1 MB" in head or b"1048576" in head, head
+    with c, c.makefile("rb") as f:
+        refused = f.read()  # to the connection's end
+    assert b" 413 " in refused.split(b"\r\n")[0] and b"1048576" in refused, refused
     assert s.chat("Hi", max_tokens=1).status == 200
     body = json.dumps({**question("Hi", max_tokens=1), "pad": ""}).encode()
     body = body[:-2] + b"x" * (1048576 - len(body)) + body[-2:]
