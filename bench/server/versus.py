@@ -357,6 +357,7 @@ def options():
 
 def main():
     o = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))              # the servers, stopped ones too, are not left
     result = {"turns": {}, "labels": {}, "servers": {}}
     if o.json and o.json.exists():
         result = json.loads(o.json.read_text())
