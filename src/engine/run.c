@@ -1,8 +1,6 @@
 /* engine/run.c - see run.h. */
 #include "engine/run.h"
 
-#include "engine/feature_cache.h"
-
 #include <string.h>
 
 /* Tells of progress; false once the caller has said stop. */
@@ -15,7 +13,7 @@ static bool report_stage(struct mg_run *r, size_t done, size_t total) {
 }
 
 bool mg_run_is_stopped(const struct mg_run *r) {
-    return r->stopped || atomic_load_explicit(&r->chat->cancel, memory_order_relaxed);
+    return r->stopped || mg_chat_is_cancelled(r->chat);
 }
 
 bool mg_run_tick(struct mg_run *r, size_t done, size_t total) {

@@ -27,12 +27,12 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 
-#define TURN_BYTES                                                                                 \
-    (1 << 18)              /* read or written for one connection before others have their turn     \
-                            */
-#define TURN_SECONDS 0.002 /* likewise */
-#define WS_SLICE 2048 /* bytes of WebSocket frames, which may be hundreds of messages, at a time   \
-                       */
+/* What is read or written for one connection before others have their turn. */
+#define TURN_BYTES (1 << 18)
+#define TURN_SECONDS 0.002
+/* Bytes of WebSocket frames at a time: they may be hundreds of messages. */
+#define WS_SLICE 2048
+
 #define LINGER_SECONDS 10.0  /* in all */
 #define LINGER_IDLE 2.0      /* without a byte */
 #define KEEPALIVE_SECONDS 60 /* without a sign of life: the kernel asks */

@@ -23,10 +23,9 @@
 #define BACKLOG 1024
 #define ACCEPTS 64       /* connections taken at a time */
 #define LAST_SECONDS 1.0 /* for what on_stop wrote to go out */
-#define FRESH_SECONDS                                                                              \
-    1.0              /* that a connection without a request may stay when there are too many       \
-                      */
-#define CALLBACKS 2 /* before the kernel is asked again what is new */
+#define CALLBACKS 2      /* before the kernel is asked again what is new */
+/* That a connection without a request may stay when there are too many. */
+#define FRESH_SECONDS 1.0
 #define RELISTEN_SECONDS 0.1 /* after accept failed for want of descriptors or memory */
 
 static void note(struct mg_http_server *s, enum mg_status status, const char *text) {

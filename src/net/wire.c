@@ -14,7 +14,8 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
-#define TLS_RECORD 16384 /* bytes, the most that one record holds */
+#define MOST_DISCARDS 512 /* reads of 16 KB: 8 MB, what both ends of a socket may hold */
+#define TLS_RECORD 16384  /* bytes, the most that one record holds */
 
 static ssize_t tls_result(struct mg_wire *w, int result) {
     switch (SSL_get_error(w->tls, result)) {
@@ -104,6 +105,14 @@ bool mg_wire_end(struct mg_wire *w) {
     return shutdown(w->fd, SHUT_WR) == 0;
 }
 
+/* Closing a socket with bytes that nobody has read is a reset, by which its client may lose what
+ * was sent last. So they are read, but not for ever. */
+static void discard(int fd) {
+    char unread[16384];
+    int i = 0;
+    while (i < MOST_DISCARDS && recv(fd, unread, sizeof unread, MSG_DONTWAIT) > 0) i++;
+}
+
 void mg_wire_close(struct mg_wire *w) {
     if (w->tls) {
         if (!w->broken && !w->ended && SSL_is_init_finished(w->tls)) {
@@ -113,7 +122,10 @@ void mg_wire_close(struct mg_wire *w) {
         ERR_clear_error();
         SSL_free(w->tls);
     }
-    if (w->fd >= 0) close(w->fd);
+    if (w->fd >= 0) {
+        discard(w->fd);
+        close(w->fd);
+    }
     *w = (struct mg_wire){.fd = -1};
 }
 

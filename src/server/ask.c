@@ -51,10 +51,9 @@ static void post(struct ask *a) {
 
 void ask_cancel(struct ask *a) {
     for (size_t i = 0; i < a->n_choice; i++)
-        if (a->choice[i].job && a->s->scheduler)
-            mg_scheduler_cancel(a->s->scheduler, a->choice[i].job);
+        if (a->choice[i].job) mg_scheduler_cancel(a->s->scheduler, a->choice[i].job);
     for (size_t i = 0; a->fetch && i < a->chat->n_image; i++)
-        if (a->fetch[i] && a->s->remote) mg_remote_cancel(a->s->remote, a->fetch[i]);
+        if (a->fetch[i]) mg_remote_cancel(a->s->remote, a->fetch[i]);
 }
 
 static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *user) {
@@ -102,9 +101,11 @@ static void add_cache_fields(const struct ask *a, struct mg_http_exchange *x) {
 static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct mg_buf *out) {
     if (a->retry) {
         double seconds = a->retry_seconds;
-        struct mg_scheduler_counts c = {0};
-        if (a->s->scheduler) mg_scheduler_counts(a->s->scheduler, &c);
-        if (!(seconds > 0)) seconds = c.waiting ? 5 : 1;
+        if (!(seconds > 0)) {
+            struct mg_scheduler_counts c;
+            mg_scheduler_counts(a->s->scheduler, &c);
+            seconds = c.waiting ? 5 : 1;
+        }
         char text[16];
         snprintf(text, sizeof text, "%.0f", seconds > 300 ? 300 : seconds < 1 ? 1 : ceil(seconds));
         mg_http_add_field(x, "Retry-After", text);
@@ -121,7 +122,8 @@ static void flush(void *arg) {
     a->posted = false;
     bool finished = a->finished, begun = a->begun;
     pthread_mutex_unlock(&a->mutex);
-    struct mg_http_exchange *x = a->gone ? NULL : mg_http_find(a->s->http, a->exchange);
+    bool was_gone = a->gone;
+    struct mg_http_exchange *x = was_gone ? NULL : mg_http_find(a->s->http, a->exchange);
     if (x && a->kind == ASK_SOCKET) {
         socket_send(x, &out);
         if (finished) socket_forget(x, a);
@@ -131,7 +133,9 @@ static void flush(void *arg) {
         send_whole(a, x, &out);
     }
     mg_buf_free(&out);
-    if (finished) ask_cancel(a); /* of several answers one may have failed */
+    /* Of several answers one may have failed. Who was gone has been cancelled then, and all are by
+     * the time that the scheduler is closed. */
+    if (finished && !was_gone) ask_cancel(a);
     ask_unref(a);
 }
 
