@@ -9,7 +9,7 @@ import argparse, pathlib, random, re, statistics, sys, threading, time
 
 from conftest import Server
 from test_rows import noise
-from test_serve import crowd
+from test_serve import crowd, live_watched
 
 
 def held(s):
@@ -25,27 +25,17 @@ def rss(s):
 
 
 def run_crowd(s, o):
-    late, over = [], threading.Event()
-
-    def poll():
-        while not over.wait(0.1):
-            begun = time.monotonic()
-            assert s.get("/live").status == 200
-            late.append(time.monotonic() - begun)
-    watcher = threading.Thread(target=poll)
-    watcher.start()
-    crowd(s, o.clients, max(1, 200 // o.clients), 1)
-    s.wait(s.idle, 600)
-    before, begun, seen = s.memory(), time.monotonic(), {}
-    parts = 4
-    for k in range(parts):
-        for what, n in crowd(s, o.clients, o.each // parts, 2 + k).items():
-            seen[what] = seen.get(what, 0) + n
+    with live_watched(s, 0.1) as late:
+        crowd(s, o.clients, max(1, 200 // o.clients), 1)
         s.wait(s.idle, 600)
-        print(f"  {(k + 1) * o.clients * (o.each // parts)} requests: {held(s)}", flush=True)
-    seconds = time.monotonic() - begun
-    over.set()
-    watcher.join()
+        before, begun, seen = s.memory(), time.monotonic(), {}
+        parts = 4
+        for k in range(parts):
+            for what, n in crowd(s, o.clients, o.each // parts, 2 + k).items():
+                seen[what] = seen.get(what, 0) + n
+            s.wait(s.idle, 600)
+            print(f"  {(k + 1) * o.clients * (o.each // parts)} requests: {held(s)}", flush=True)
+        seconds = time.monotonic() - begun
     n = sum(seen.values())
     print(f"crowd: {o.clients} clients x {o.each // parts * parts}: {n} requests in {seconds:.1f} s, {dict(sorted(seen.items(), key=str))}")
     print(f"  /live at 10 Hz, client on the same cores: median {statistics.median(late) * 1e3:.1f} ms, p99 "

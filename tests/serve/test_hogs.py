@@ -3,13 +3,8 @@ import os, signal, socket, struct, threading, time
 
 import pytest
 
-from conftest import RIGHT, picture, question
+from conftest import RIGHT, picture, question, upload
 from test_serve import Socket
-
-
-def upload(s, data, **headers):
-    body = b'--XyZ\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n' + data + b"\r\n--XyZ--\r\n"
-    return s.call("POST", "/v1/files", body, Content_Type="multipart/form-data; boundary=XyZ", **headers)
 
 
 def frame(kind, data):
@@ -92,20 +87,6 @@ def test_uploads_in_use_are_kept(serve):
     assert s.call("DELETE", f"/v1/files/{id}").status == 200 and s.get(f"/v1/files/{id}").status == 404
     assert begin + r.read() == data
     c.close()
-
-
-def test_many_small_uploads_are_bounded(serve):
-    s = serve()
-    c = s.connect()
-    for i in range(4400):
-        if i % 900 == 0:
-            c.close()
-        c.request("POST", "/v1/files", b'--XyZ\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--XyZ--\r\n',
-                  {"Content-Type": "multipart/form-data; boundary=XyZ"})
-        r = c.getresponse()
-        assert r.read() and r.status == 200
-    c.close()
-    assert len(s.get("/v1/files").json["data"]) == 4096
 
 
 def test_one_keys_uploads_do_not_push_out_anothers(serve, tmp_path):

@@ -1,17 +1,21 @@
 """margay serve: answers, errors, caches, queue, leaving, stopping. The demo model's samples have known answers."""
-import base64, json, os, random, re, signal, socket, statistics, struct, threading, time, zlib
+import base64, contextlib, json, os, random, re, signal, socket, statistics, struct, threading, time, zlib
 
 import pytest
 
-from conftest import RIGHT, SANITIZED, SAMPLES, Server, data_url, picture, question, slack
+from conftest import RIGHT, SANITIZED, SAMPLES, Server, data_url, picture, question
+
+
+def png_of(width, height, rows, level=-1):
+    """A PNG of these rows, each with its filter's byte before it, deflated at this level."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows, level)) + chunk(b"IEND", b""))
 
 
 def png(width, height, value=200):
     """A PNG of one colour whose header may promise more than there is."""
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = b"".join(b"\0" + bytes([value]) * (3 * width) for _ in range(min(height, 4000)))
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
-            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return png_of(width, height, b"".join(b"\0" + bytes([value]) * (3 * width) for _ in range(min(height, 4000))))
 
 
 # --- answers
@@ -245,7 +249,7 @@ def test_queue_is_bounded_and_told(serve):
     begun = time.monotonic()
     full = s.chat("No place.")
     assert full.status == 503 and full.json["error"]["code"] == "queue_full" and int(full.headers["Retry-After"]) >= 1
-    assert time.monotonic() - begun < slack()
+    assert time.monotonic() - begun < 1
     leave(*busy)
     for c, r in waiting:
         assert b"[DONE]" in r.read()
@@ -301,7 +305,7 @@ def test_killed_and_back(serve):
     begun = time.monotonic()
     s = serve()
     assert s.chat(RIGHT[0]["question"], picture(RIGHT[0]["image"])).text == RIGHT[0]["answer"]
-    assert SANITIZED or time.monotonic() - begun < 10 * slack()
+    assert SANITIZED or time.monotonic() - begun < 10
 
 
 def crowd(server, clients, each, seed):
@@ -338,28 +342,37 @@ def crowd(server, clients, each, seed):
     return seen
 
 
+@contextlib.contextmanager
+def live_watched(server, every):
+    """Seconds that each /live took meanwhile, over a connection of its own."""
+    late, over = [], threading.Event()
+
+    def poll():
+        while not over.wait(every):
+            begun = time.monotonic()
+            assert server.get("/live").status == 200
+            late.append(time.monotonic() - begun)
+    watcher = threading.Thread(target=poll)
+    watcher.start()
+    try:
+        yield late
+    finally:
+        over.set()
+        watcher.join()
+
+
 def test_crowd(serve):
     """Many clients, half of them wrong or leaving: every accepted question is answered, nothing is left, memory is flat."""
     clients, each = (8, 8) if SANITIZED else (64, 20)
     s = serve("--cache-ram", 2, "--image-cache", 16, "--max-queue", 1000)  # 2: full before memory is measured
-    late, over = [], threading.Event()
-
-    def poll():
-        while not over.wait(0.02):
-            begun = time.monotonic()
-            assert s.get("/live").status == 200
-            late.append(time.monotonic() - begun)
-    watcher = threading.Thread(target=poll)
-    watcher.start()
-    crowd(s, clients, each, 1)
-    s.wait(s.idle)
-    before, seen = s.memory(), {}
-    rounds = 1 if SANITIZED else 3
-    for k in range(rounds):
-        for what, n in crowd(s, clients, each, 2 + k).items():
-            seen[what] = seen.get(what, 0) + n
-    over.set()
-    watcher.join()
+    with live_watched(s, 0.02) as late:
+        crowd(s, clients, each, 1)
+        s.wait(s.idle)
+        before, seen = s.memory(), {}
+        rounds = 1 if SANITIZED else 3
+        for k in range(rounds):
+            for what, n in crowd(s, clients, each, 2 + k).items():
+                seen[what] = seen.get(what, 0) + n
     s.wait(s.idle)
     assert set(seen) == {200, 400, "left"}, seen
     if not SANITIZED:

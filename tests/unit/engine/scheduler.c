@@ -348,6 +348,13 @@ static void test_fair(void **state) {
     mg_engine_close(e);
 }
 
+static struct question of_tenant(size_t i, uint8_t tenant, size_t bytes) {
+    struct question q = question(fill_text, i);
+    q.job.tenant[0] = tenant;
+    q.job.bytes = bytes;
+    return q;
+}
+
 /* A tenant that fills the queue, with questions or with bytes, does not keep another out of it. */
 static void test_displaced(void **state) {
     (void)state;
@@ -361,20 +368,12 @@ static void test_displaced(void **state) {
         struct mg_scheduler *s = open_scheduler(e, o);
         block(s, &first);
         for (size_t i = 0; i < 4; i++) {
-            many[i] = question(fill_text, i);
-            many[i].job.tenant[0] = 1;
-            many[i].job.bytes = bytes ? 250 : 1;
+            many[i] = of_tenant(i, 1, bytes ? 250 : 1);
             ask(s, &many[i]);
         }
-        struct question more = question(fill_text, 9);
-        more.job.tenant[0] = 1;
-        more.job.bytes = 1;
+        struct question more = of_tenant(9, 1, 1);
         assert_int_equal(try_ask(s, &more), MG_ERR_LIMIT); /* its own are no reason */
-        for (size_t i = 0; i < 3; i++) {
-            other[i] = question(fill_text, 10 + i);
-            other[i].job.tenant[0] = 2;
-            other[i].job.bytes = bytes ? 250 : 1;
-        }
+        for (size_t i = 0; i < 3; i++) other[i] = of_tenant(10 + i, 2, bytes ? 250 : 1);
         ask(s, &other[0]);
         wait_done(&many[3]); /* the newest goes, at once */
         assert_int_equal(many[3].status, MG_ERR_LIMIT);
@@ -411,18 +410,12 @@ static void test_displaced_in_vain(void **state) {
     struct mg_scheduler *s = open_scheduler(e, o);
     block(s, &first);
     for (size_t i = 0; i < 3; i++) {
-        many[i] = question(fill_text, i);
-        many[i].job.tenant[0] = 1;
-        many[i].job.bytes = 200;
+        many[i] = of_tenant(i, 1, 200);
         ask(s, &many[i]);
     }
-    small = question(fill_text, 7);
-    small.job.tenant[0] = 2;
-    small.job.bytes = 300;
+    small = of_tenant(7, 2, 300);
     ask(s, &small);
-    large = question(fill_text, 8);
-    large.job.tenant[0] = 3;
-    large.job.bytes = 550;
+    large = of_tenant(8, 3, 550);
     assert_int_equal(try_ask(s, &large), MG_ERR_LIMIT);
     release(&first);
     for (size_t i = 0; i < 3; i++) {
