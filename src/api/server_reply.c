@@ -137,6 +137,8 @@ static void write_image_props(struct mg_jwrite *j, const struct mg_props_reply *
     mg_jwrite_kuint(j, "max_count", p->max_images);
     mg_jwrite_kuint(j, "max_bytes", p->max_image_bytes);
     mg_jwrite_kuint(j, "max_pixels", p->max_image_pixels);
+    mg_jwrite_kuint(j, "transfer_side", p->transfer_side);
+    mg_jwrite_kuint(j, "transfer_side_high", p->transfer_side_high);
     mg_jwrite_kbool(j, "urls", p->urls);
     mg_jwrite_kbool(j, "files", p->files);
     mg_jwrite_close(j, '}');

@@ -56,6 +56,8 @@ struct mg_props_reply {
     size_t patch, merge;                       /* pixels of a patch's side; patches of a token's */
     size_t max_images, max_image_bytes, max_body_bytes;
     uint64_t max_image_pixels;
+    /* Longest side that is worth sending for detail auto, and for high. */
+    size_t transfer_side, transfer_side_high;
     bool urls, files; /* pictures by http(s) URL; by file: below the media path */
     bool answer_cache;
     struct {

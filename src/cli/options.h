@@ -129,6 +129,8 @@ enum mg_opt {
     MG_OPT_ACCESS_LOG_JSON,
     MG_OPT_METRICS,
     MG_OPT_SLOTS,
+    MG_OPT_UI,
+    MG_OPT_PAGE_PATH,
     MG_OPT_MAN,
     MG_OPT_CONFIG,
     MG_OPT_PROGRESS,

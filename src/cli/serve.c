@@ -116,6 +116,8 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
         .alias = mg_opt_text(o, MG_OPT_ALIAS, NULL),
         .no_metrics = !mg_opt_flag(o, MG_OPT_METRICS, true),
         .no_slots = !mg_opt_flag(o, MG_OPT_SLOTS, true),
+        .no_page = !mg_opt_flag(o, MG_OPT_UI, true),
+        .page_path = mg_opt_text(o, MG_OPT_PAGE_PATH, NULL),
         .max_body = (size_t)mg_opt_int(o, MG_OPT_MAX_BODY, 64) << 20,
         .drain_ms = (unsigned)(mg_opt_float(o, MG_OPT_DRAIN_TIME, 10) * 1e3) + 1,
         .ping_seconds = mg_opt_float(o, MG_OPT_SSE_PING, 10),

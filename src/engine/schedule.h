@@ -46,6 +46,8 @@ struct slot {
     bool used;
 };
 
+enum { MG_SERVED = 64 }; /* tenants whose turns are remembered */
+
 struct mg_scheduler {
     mg_engine *engine;
     struct mg_scheduler_options options; /* defaults filled in */
@@ -57,6 +59,11 @@ struct mg_scheduler {
     struct job *all;
     struct job_list waiting, ready;
     size_t waiting_bytes;
+    struct {
+        uint8_t tenant[MG_TENANT_BYTES];
+        uint64_t turn;   /* 0: free */
+    } served[MG_SERVED]; /* who was taken from the queue, and when in the order of taking */
+    uint64_t turns;
     size_t n_taken; /* places taken: preparing, ready or running */
     uint64_t last_id;
     uint64_t changed;   /* counts what may change places in the queue */

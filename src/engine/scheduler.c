@@ -39,13 +39,38 @@ static size_t running_of(const struct mg_scheduler *s, const uint8_t *tenant) {
     return n;
 }
 
-/* Whose turn it is: of the tenant with the fewest running, the oldest. */
+/* When this tenant was last taken; 0: not among those remembered. */
+static uint64_t last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
+    for (size_t i = 0; i < MG_SERVED; i++)
+        if (s->served[i].turn && memcmp(s->served[i].tenant, tenant, MG_TENANT_BYTES) == 0)
+            return s->served[i].turn;
+    return 0;
+}
+
+static void note_turn(struct mg_scheduler *s, const uint8_t *tenant) {
+    size_t at = 0;
+    uint64_t known = last_turn(s, tenant);
+    for (size_t i = 0; i < MG_SERVED; i++) {
+        if (s->served[i].turn == known && known) at = i;
+        if (!known && s->served[i].turn < s->served[at].turn) at = i;
+    }
+    memcpy(s->served[at].tenant, tenant, MG_TENANT_BYTES);
+    s->served[at].turn = ++s->turns;
+}
+
+/* Whose turn it is: of the tenants with the fewest running the one that was served longest ago, and
+ * its oldest job. */
 static struct job *next_waiting(const struct mg_scheduler *s) {
     struct job *best = NULL;
     size_t fewest = SIZE_MAX;
+    uint64_t longest_ago = UINT64_MAX;
     for (struct job *j = s->waiting.first; j; j = j->next) {
         size_t n = running_of(s, j->o.tenant);
-        if (n < fewest) fewest = n, best = j;
+        uint64_t turn = n <= fewest ? last_turn(s, j->o.tenant) : 0;
+        if (n > fewest || (n == fewest && turn >= longest_ago)) continue;
+        fewest = n;
+        longest_ago = turn;
+        best = j;
     }
     return best;
 }
@@ -186,6 +211,7 @@ static void *prepare_main(void *arg) {
             take_out(&s->waiting, j);
             s->waiting_bytes -= j->o.bytes;
             j->taken = true;
+            note_turn(s, j->o.tenant);
             s->n_taken++;
         } else if (s->stop && !s->waiting.n) {
             unlock(s);

@@ -1,6 +1,7 @@
 /* net/api_keys.c - see api_keys.h. */
 #include "net/api_keys.h"
 
+#include "base/base64.h"
 #include "base/io.h"
 
 #include <stdlib.h>
@@ -92,6 +93,24 @@ int mg_api_keys_find(const struct mg_api_keys *k, const void *key, size_t n) {
     return found;
 }
 
+/* A browser can't give a WebSocket a header of its own, but names of protocols: "margay.key." and
+ * the key in base64url. */
+static int find_in_protocols(const struct mg_api_keys *k, const char *list) {
+    static const char mark[] = "margay.key.";
+    const char *at = list ? strstr(list, mark) : NULL;
+    char key[MG_API_MAX_KEY + 4];
+    size_t n;
+    if (!at || (at != list && !strchr(", \t", at[-1]))) return -1;
+    at += sizeof mark - 1;
+    size_t n_text = strcspn(at, ", \t");
+    if (mg_base64_bound(n_text) > sizeof key ||
+        mg_base64_decode(at, n_text, (uint8_t *)key, &n) != MG_BASE64_OK)
+        return -1;
+    int found = mg_api_keys_find(k, key, n);
+    memset(key, 0, sizeof key);
+    return found;
+}
+
 int mg_api_keys_of(const struct mg_api_keys *k, const struct mg_http_exchange *x) {
     const char *key = mg_http_header(x, "x-api-key");
     const char *bearer = mg_http_header(x, "authorization");
@@ -99,5 +118,6 @@ int mg_api_keys_of(const struct mg_api_keys *k, const struct mg_http_exchange *x
         key = bearer + 6;
         while (*key == ' ') key++;
     }
-    return key && *key ? mg_api_keys_find(k, key, strlen(key)) : -1;
+    if (!key) return find_in_protocols(k, mg_http_header(x, "sec-websocket-protocol"));
+    return *key ? mg_api_keys_find(k, key, strlen(key)) : -1;
 }

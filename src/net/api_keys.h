@@ -2,7 +2,8 @@
  *
  * Only digests (SHA-256) are kept. A presented key is hashed first and its digest compared with
  * every stored one without stopping early, so neither lengths nor beginnings show in the time.
- * Keys come as "Authorization: Bearer KEY" or "X-Api-Key: KEY".
+ * Keys come as "Authorization: Bearer KEY" or "X-Api-Key: KEY"; for a browser's WebSocket, which
+ * can have neither, as a protocol "margay.key." and the key in base64url.
  *
  * A file has one key a line; blanks around it, empty lines and lines that begin with '#' don't
  * count. Which paths need a key is the caller's business. Loop thread only.

@@ -123,6 +123,7 @@ int mg_http_exchange_route(struct mg_http_exchange *x, char *allow, size_t n_all
     if (n_prefix) {
         if (strncmp(path, o->prefix, n_prefix)) return 404;
         path += n_prefix;
+        if (!*path) path = "/"; /* the prefix alone */
     }
     if (!strcmp(method, "HEAD")) method = "GET";
     struct segments s;

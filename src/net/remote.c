@@ -82,7 +82,7 @@ static enum mg_status check_url(const struct mg_remote *r, const char *text, str
     for (size_t i = 0; i < r->o.n_host; i++)
         if (entry_allows(r->o.host[i], out)) return MG_OK;
     return mg_fail(err, MG_ERR_ARGUMENT, "host_not_allowed",
-                   "pictures may not be fetched from the host %.100s", out->host);
+                   "pictures may not be fetched from the host %.60s", out->host);
 }
 
 enum mg_status mg_remote_check(const struct mg_remote *r, const char *url, struct mg_err *err) {
@@ -206,7 +206,7 @@ static void fail_transfer(struct fetch *f, CURLcode code) {
     } else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CONNECT_ERROR) {
         fail(f, MG_ERR_IO, "certificate", "the remote server's certificate is not trusted");
     } else {
-        fail(f, MG_ERR_IO, "network", "the remote picture could not be fetched");
+        fail(f, MG_ERR_IO, "network", "the remote server can't be reached, or broke off");
     }
 }
 

@@ -7,6 +7,7 @@
  *   socket.c    /ws
  *   work.c      reading large requests beside the loop
  *   tokens.c    /tokenize, /detokenize, /apply-template
+ *   page.c      the web page
  */
 #ifndef MG_SERVER_INTERNAL_H
 #define MG_SERVER_INTERNAL_H
@@ -21,6 +22,7 @@
 #include "net/api_keys.h"
 #include "net/remote.h"
 #include "base/io.h"
+#include "server/page.h"
 #include "server/server.h"
 
 #include <pthread.h>
@@ -104,6 +106,7 @@ struct mg_server {
     struct mg_metrics *metrics;
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
+    struct page *page; /* NULL: none is served */
     struct worker worker;
     struct connection *socket; /* all open WebSockets */
     char host[256];            /* this machine's name */
@@ -112,7 +115,7 @@ struct mg_server {
     bool announced;
 };
 
-enum { TAG_PUBLIC = 1 }; /* of routes that need no key */
+enum { TAG_PUBLIC = 1, TAG_PAGE = 2 }; /* of routes: need no key; are files of the page */
 
 /* --- server.c --- */
 /* Whose request it is: its key's digest, zeros when there are no keys. */

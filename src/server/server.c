@@ -251,6 +251,8 @@ static void route_props(struct mg_http_exchange *x, void *user) {
                                .max_image_bytes = s->facts.max_image_bytes,
                                .max_body_bytes = s->o.max_body,
                                .max_image_pixels = s->facts.max_image_pixels,
+                               .transfer_side = 1024,
+                               .transfer_side_high = 4096,
                                .urls = s->remote != NULL,
                                .files = s->media_fd >= 0,
                                .answer_cache = s->o.scheduler.answer_budget > 0,
@@ -393,15 +395,21 @@ static const struct mg_http_route route[] = {
 };
 enum { N_ROUTE = sizeof route / sizeof *route, N_ALWAYS = N_ROUTE - 2 };
 
+static void route_page(struct mg_http_exchange *x, void *user) {
+    const struct mg_server *s = user;
+    page_reply(s->page, x);
+}
+
 /* --- callbacks of the HTTP layer --- */
 static void on_log(const struct mg_http_record *r, void *user) {
     struct mg_server *s = user;
     char code[8];
     snprintf(code, sizeof code, "%d", r->end == MG_HTTP_END_LEFT && !r->status ? 499 : r->status);
-    mg_metrics_add_at(s->metrics, MG_M_HTTP_REQUESTS, 1,
-                      mg_metrics_label(MG_M_HTTP_REQUESTS, 0, r->pattern),
-                      mg_metrics_label(MG_M_HTTP_REQUESTS, 1, r->method),
-                      mg_metrics_label(MG_M_HTTP_REQUESTS, 2, code));
+    mg_metrics_add_at(
+        s->metrics, MG_M_HTTP_REQUESTS, 1,
+        mg_metrics_label(MG_M_HTTP_REQUESTS, 0, r->tag & TAG_PAGE ? "page" : r->pattern),
+        mg_metrics_label(MG_M_HTTP_REQUESTS, 1, r->method),
+        mg_metrics_label(MG_M_HTTP_REQUESTS, 2, code));
     if (s->o.access_log) mg_access_log_write(&s->log, r);
 }
 
@@ -426,7 +434,7 @@ static void on_stopping(void *user) {
 
 /* --- opening --- */
 static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
-    struct mg_http_route *list = mg_alloc(N_ROUTE, sizeof *list);
+    struct mg_http_route *list = mg_alloc(N_ROUTE + PAGE_ROUTES, sizeof *list);
     if (!list) return mg_fail_memory(err, "routes");
     size_t n = 0;
     for (size_t i = 0; i < N_ROUTE; i++) {
@@ -434,6 +442,7 @@ static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
         if (i == N_ALWAYS + 1 && s->o.no_metrics) continue;
         list[n++] = route[i];
     }
+    if (s->page) n += page_routes(s->page, route_page, TAG_PUBLIC | TAG_PAGE, list + n);
     s->route = list;
     struct mg_http_options o = {.host = s->o.host,
                                 .port = s->o.port,
@@ -476,6 +485,8 @@ static enum mg_status open_parts(struct mg_server *s, struct mg_err *err) {
         status = mg_remote_open(&o, &s->remote, err);
     }
     if (status == MG_OK) status = worker_open(&s->worker, err);
+    if (status == MG_OK && !s->o.no_page)
+        status = page_open(s->o.page_path, s->o.prefix, &s->page, err);
     if (status == MG_OK) status = open_http(s, err);
     if (status == MG_OK) status = mg_scheduler_open(s->engine, &s->o.scheduler, &s->scheduler, err);
     return status;
@@ -544,6 +555,7 @@ void mg_server_close(struct mg_server *s) {
     mg_http_server_close(s->http);
     free(s->route);
     uploads_free(&s->uploads);
+    page_close(s->page);
     mg_api_keys_close(&s->keys);
     mg_access_log_close(&s->log);
     mg_metrics_close(s->metrics);

@@ -36,10 +36,12 @@ struct mg_server_options {
     bool access_log_json;
     const char *alias; /* the model's name to clients ["margay"] */
     bool no_metrics, no_slots;
-    size_t max_body;      /* bytes [64 MiB] */
-    size_t upload_budget; /* bytes of uploaded files kept [256 MiB] */
-    unsigned drain_ms;    /* for answers under way when stopped [10,000] */
-    double ping_seconds;  /* silence in a stream before a comment [10] */
+    bool no_page;
+    const char *page_path; /* folder that the page is served from; NULL: the one built in */
+    size_t max_body;       /* bytes [64 MiB] */
+    size_t upload_budget;  /* bytes of uploaded files kept [256 MiB] */
+    unsigned drain_ms;     /* for answers under way when stopped [10,000] */
+    double ping_seconds;   /* silence in a stream before a comment [10] */
     struct mg_scheduler_options scheduler;
     struct mg_answer_options answer; /* what a request that says nothing gets */
     /* Once requests are taken; the URL is valid during the call. May be NULL. */

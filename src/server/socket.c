@@ -279,7 +279,8 @@ static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const u
 void route_socket(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct connection *c = calloc(1, sizeof *c);
-    struct mg_ws_options o = {.max_message = s->o.max_body, .on_message = on_message};
+    struct mg_ws_options o = {
+        .protocol = "margay", .max_message = s->o.max_body, .on_message = on_message};
     if (!c) {
         reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
         return;

@@ -182,6 +182,8 @@ static void print_server(void) {
                                                 .max_images = 64,
                                                 .max_image_bytes = 67108864,
                                                 .max_body_bytes = 33554432,
+                                                .transfer_side = 1024,
+                                                .transfer_side_high = 4096,
                                                 .max_image_pixels = 134217728,
                                                 .sampling = {.temperature = 0.7,
                                                              .top_p = 0.8,

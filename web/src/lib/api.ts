@@ -1,0 +1,64 @@
+/** Requests to the server that the page came from. The key lives in the session's storage alone. */
+import type { Props, Trouble } from "./types";
+
+/** The page may lie under a prefix: all paths are relative to it. */
+const base = new URL("./", document.baseURI);
+export const url = (path: string): string => new URL(path, base).href;
+
+export const key = {
+  get: (): string => sessionStorage.getItem("margay-key") ?? "",
+  set: (value: string): void =>
+    value ? sessionStorage.setItem("margay-key", value) : sessionStorage.removeItem("margay-key"),
+};
+
+export class Failure extends Error implements Trouble {
+  constructor(
+    readonly code: string,
+    readonly text = "",
+    readonly status = 0,
+    /** Seconds after which the server wants to be asked again. */
+    readonly retry = 0,
+  ) {
+    super(text || code);
+  }
+}
+
+export function failureOf(error: { message?: string; code?: string | null; type?: string } | undefined, status = 0, retry = 0): Failure {
+  const code = error?.code || (status === 401 ? "invalid_api_key" : status === 503 ? "queue_full" : "server_error");
+  return new Failure(code, error?.message ?? "", status, retry);
+}
+
+export async function request(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  if (key.get()) headers.set("Authorization", `Bearer ${key.get()}`);
+  let response: Response;
+  try {
+    response = await fetch(url(path), { ...init, headers, cache: "no-store" });
+  } catch (e) {
+    if (init.signal?.aborted) throw e;
+    throw new Failure("unreachable");
+  }
+  if (response.ok) return response;
+  const body = (await response.json().catch(() => null)) as { error?: { message?: string; code?: string } } | null;
+  throw failureOf(body?.error, response.status, Number(response.headers.get("retry-after")) || 0);
+}
+
+export async function props(): Promise<Props> {
+  return (await (await request("props")).json()) as Props;
+}
+
+export async function isReady(): Promise<boolean> {
+  try {
+    return (await fetch(url("health"), { cache: "no-store" })).ok;
+  } catch {
+    return false;
+  }
+}
+
+export async function upload(blob: Blob, name: string, signal: AbortSignal): Promise<string> {
+  const form = new FormData();
+  form.append("purpose", "vision");
+  form.append("file", blob, name.replace(/[^\w.-]+/g, "_").slice(-80) || "picture");
+  const response = await request("v1/files", { method: "POST", body: form, signal });
+  return ((await response.json()) as { id: string }).id;
+}

@@ -1,0 +1,15 @@
+import { fileURLToPath } from "node:url";
+import { defineConfig } from "vitest/config";
+
+// npm test: all of tests/page. Browser tests want a margay (MARGAY_BIN, build/margay) and a Chromium (CHROMIUM).
+export default defineConfig({
+  root: fileURLToPath(new URL("../tests/page", import.meta.url)),
+  server: { fs: { allow: [".."] } },
+  test: {
+    include: ["*.test.ts"],
+    fileParallelism: false, // times are measured
+    testTimeout: 30000,
+    hookTimeout: 60000,
+    teardownTimeout: 5000,
+  },
+});
