@@ -12,7 +12,7 @@ SECTION = README[README.index("\n## Server\n"):README.index("\n## From C\n")]
 
 def commands():
     """The section's indented blocks as commands: one goes on while its quotes or its here-document are open."""
-    out, lines = [], [l[4:] for l in SECTION.splitlines() if l.startswith("    ")]
+    out, lines = [], [re.split(r"\s+# ", l[4:])[0] for l in SECTION.splitlines() if l.startswith("    ")]
     while lines:
         command = [lines.pop(0)]
         if end := re.search(r"<<'?(\w+)", command[0]):
@@ -32,7 +32,7 @@ def photo(name=A["image"], pad=3_000_000):
 
 
 CURL = [c for c in commands() if c.startswith("curl ")]
-SERVE = [re.split(r"\s+#", c)[0] for c in commands() if c.startswith("margay ")]
+SERVE = [c for c in commands() if c.startswith("margay ")]
 
 
 def test_nothing_is_left_out():
