@@ -1,21 +1,45 @@
 """schemathesis: what /openapi.json promises, held against the server with made-up requests."""
-import os, subprocess, sys
+import collections, json, os, subprocess, sys
 
 import pytest
 
+from conftest import HERE
+from serve_conftest import RIGHT, data_url, picture
+
+A = RIGHT[0]
 LEFT_OUT = "/ws"  # no HTTP
+SECONDS = 240
 
 
-def test_openapi_holds(server, python_packages, tmp_path):
+def run(server, folder, tmp_path, *args):
+    """schemathesis' exit status and report. One worker: Python 3.11 fails now and then where two threads parse Python
+    ("AST constructor recursion depth mismatch"), as hypothesis does."""
     url = f"http://127.0.0.1:{server.port}"
-    out = tmp_path / "report.txt"
-    with out.open("wb") as f:
-        p = subprocess.run(
-            [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--url", url, "--exclude-path", LEFT_OUT,
-             "--max-examples", "25", "--seed", "7", "--phases", "examples,coverage,fuzzing", "--workers", "2", "--no-color",
-             "--request-timeout", "60", "--checks",
-             "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance"],
-            cwd=tmp_path, stdout=f, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(python_packages)}, timeout=600)
-    text = out.read_text(errors="replace")
-    assert p.returncode == 0, text[-12000:]
+    vocabulary = max(server.post("/tokenize", {"content": "<|vision_start|>"}).json["tokens"])  # the last ones are special
+    env = {**os.environ, "PYTHONPATH": f"{folder}:{HERE}", "SCHEMATHESIS_HOOKS": "schema_hooks", "SCHEMA_URL": data_url(picture(A["image"])), "SCHEMA_VOCABULARY": str(vocabulary), "NO_COLOR": "1"}
+    p = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--url", url, "--exclude-path", LEFT_OUT, "--seed", "7",
+                        "--workers", "1", "--request-timeout", "60", *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+                       timeout=SECONDS)
+    return p.returncode, p.stdout.decode(errors="replace")
+
+
+def test_openapi_holds(serve, schemathesis, tmp_path):
+    """All checks there are. What the file allows is answered, what it forbids is refused (fields that it does not name are
+    allowed), status, type, headers and bodies are as promised; a deleted file is gone."""
+    log = tmp_path / "access.log"
+    server = serve("--no-loop-check", "--access-log", log, "--access-log-json")
+    code, report = run(server, schemathesis, tmp_path, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "40", "--checks", "all")
+    assert code == 0, report[-20000:]
     assert server.get("/health").status == 200
+    seen = collections.Counter((r["method"], r["route"], r["status"]) for r in map(json.loads, log.read_text().splitlines()) if "schemathesis" in r["agent"])
+    routes = {(m.upper(), p) for p, ops in server.get("/openapi.json").json["paths"].items() for m in ops if p != LEFT_OUT}
+    assert not [r for r in routes if not seen[(*r, 200)]], "never answered"
+    asked = [r for r in routes if r[0] == "POST"]
+    assert not [r for r in asked if seen[(*r, 200)] < 20 or not seen[(*r, 400)]], seen
+
+
+def test_keys_are_asked_for(serve, schemathesis, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("right\n")
+    server = serve("--api-key-file", keys)
+    assert server.get("/openapi.json").status == 200
