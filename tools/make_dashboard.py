@@ -62,6 +62,7 @@ ROWS = [
                                                (ratio("margay_answer_cache_hits_total", "margay_answer_cache_queries_total"), "answers")]),
         ("Answers kept, by kind of hit", "reqps", [(rate("margay_answer_cache_hits_total", by="kind"), "{{kind}}")]),
         ("Keys and values in use", "percentunit", [(f"max by (instance) (margay_kv_cache_usage_ratio{{{SEL}}})", "{{instance}}")]),
+        ("What the caches hold", "percentunit", [(f"sum by (cache) (margay_cache_bytes{{{SEL}}}) / sum by (cache) (margay_cache_limit_bytes{{{SEL}}})", "{{cache}}")]),
         ("Places", "none", [(gauge("margay_slots", "state"), "{{state}}")]),
     ]),
     ("Machine", [

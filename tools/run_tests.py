@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Builds margay in several ways, runs all tests on each, and adds up their cases; ./test calls it.
 
-    gcc     release build, warnings are errors: all tests and the lints
+    gcc     release build, warnings are errors: all tests, those of the web page too, and the lints
     san     ASan + UBSan with leak detection (gcc's warnings there are mostly false, so no errors): C tests, replay of the fuzz corpora, a part of the pytest tests
     tsan    ThreadSanitizer: the thread pool, conversations on it, the scheduler and its caches, the HTTP server, metrics, margay serve
     clang   where it is installed: warnings are errors, C tests
 
 A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
-lines (cmocka), else as one case by its exit status. pytest is counted by its JUnit file.
+lines (cmocka), else as one case by its exit status. pytest and vitest are counted by their JUnit files.
 Last line: "N passed, N failed, N skipped". Exit status 1 when a case or a build failed.
 """
 import argparse
@@ -72,6 +72,10 @@ def count_output(text, code):
     return passed, failed, skipped
 
 
+def fresh(made, source):
+    return made.exists() and made.stat().st_mtime >= source.stat().st_mtime
+
+
 class Build:
     def __init__(self, count, name, folder, options, env):
         self.count, self.name, self.folder = count, name, ROOT / folder
@@ -80,8 +84,8 @@ class Build:
         self.sanitized = name in ("san", "tsan")
 
     def run(self, cmd, **more):
-        return subprocess.run([str(c) for c in cmd], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.env,
-                              cwd=ROOT, **more)
+        return subprocess.run([str(c) for c in cmd], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              **{"env": self.env, "cwd": ROOT, **more})
 
     def build(self, *targets):
         """Everything, or only these targets."""
@@ -134,21 +138,62 @@ class Build:
                 print(tail(text))
                 self.count.take(f"{self.name} {name}", 0, ["pytest did not run"])
                 return
-            passed, failed, skipped = 0, [], []
-            for case in ET.parse(xml).getroot().iter("testcase"):
-                label = f"{case.get('classname')}.{case.get('name')}"
-                kinds = {child.tag for child in case}
-                if kinds & {"failure", "error"}:
-                    failed.append(label)
-                elif "skipped" in kinds:
-                    skipped.append(f"{label} ({case.find('skipped').get('message')})")
-                else:
-                    passed += 1
-            if p.returncode not in (0, 1) and not failed:
-                failed.append(f"pytest's exit status {p.returncode}")
-            if failed:
-                print(tail(text, 200))
-            self.count.take(f"{self.name} {name}", passed, failed, skipped)
+            self.count.take(f"{self.name} {name}", *self.junit(xml, p.returncode, "pytest", text))
+
+    @staticmethod
+    def junit(xml, code, program, text):
+        """(passed, failed names, skipped names) of a JUnit file; prints the output's end when something failed."""
+        passed, failed, skipped = 0, [], []
+        for case in ET.parse(xml).getroot().iter("testcase"):
+            label = f"{case.get('classname')}.{case.get('name')}"
+            kinds = {child.tag for child in case}
+            if kinds & {"failure", "error"}:
+                failed.append(label)
+            elif "skipped" in kinds:
+                skipped.append(f"{label} ({case.find('skipped').get('message')})")
+            else:
+                passed += 1
+        if code and not failed and not (program == "pytest" and code == 1):
+            failed.append(f"{program}'s exit status {code}")
+        if failed:
+            print(tail(text, 200))
+        return passed, failed, skipped
+
+    def page(self):
+        """The web page's tests (tests/page): Node 20.19 or later, a Chromium, the packages of web/package-lock.json."""
+        name = f"{self.name} page"
+        node, chromium = shutil.which("node"), os.environ.get("CHROMIUM") or shutil.which("chromium")
+        version = subprocess.run([node, "--version"], capture_output=True, text=True).stdout if node else ""
+        numbers = tuple(int(x) for x in re.findall(r"\d+", version)[:2])
+        lacking = ("Node 20.19 or later is not installed" if numbers < (20, 19)
+                   else "Chromium is not installed" if not chromium else None)
+        web = ROOT / "web"
+        with tempfile.TemporaryDirectory() as tmp:
+            if not lacking and not fresh(web / "node_modules" / ".package-lock.json", web / "package-lock.json"):
+                for pause in (2, 10, 0):
+                    p = self.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=web)
+                    if p.returncode == 0:
+                        break
+                    time.sleep(pause)
+                if p.returncode:
+                    lacking = "npm ci failed: " + tail(p.stdout.decode(errors="replace"), 3)
+            if lacking:  # skipped by name; where everything is to be there, it is a failure
+                self.count.take(name, 0, [lacking] if os.environ.get("CI") == "true" else [], [lacking])
+                return
+            p = self.run([node, "node_modules/typescript/bin/tsc"], cwd=web)
+            if p.returncode:
+                print(tail(p.stdout.decode(errors="replace")))
+            self.count.take(f"{self.name} page's types", int(p.returncode == 0), ["tsc"] if p.returncode else [])
+            xml = pathlib.Path(tmp, "report.xml")
+            env = {**self.env, "MARGAY_BIN": str(self.folder / "margay"), "CHROMIUM": chromium}
+            p = self.run([node, "node_modules/vitest/vitest.mjs", "run", "--reporter=default", "--reporter=junit",
+                          f"--outputFile.junit={xml}"], cwd=web, env=env)
+            text = p.stdout.decode(errors="replace")
+            if not xml.exists():
+                print(tail(text))
+                self.count.take(name, 0, ["vitest did not run"])
+                return
+            self.count.take(name, *self.junit(xml, p.returncode, "vitest", text))
 
     def lint(self):
         p = self.run([sys.executable, "tools/lint.py", "--build", self.folder])
@@ -170,6 +215,7 @@ def main():
         gcc.pytest("command line", "tests/cli")
         gcc.pytest("HTTP server", "tests/net")
         gcc.pytest("margay serve", "tests/serve")
+        gcc.page()
         gcc.pytest("clients", "tests/clients")
         gcc.pytest("oracle", "tests/oracle")
         gcc.lint()

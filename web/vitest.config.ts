@@ -6,7 +6,8 @@ export default defineConfig({
   root: fileURLToPath(new URL("../tests/page", import.meta.url)),
   server: { fs: { allow: [".."] } },
   test: {
-    include: ["*.test.ts"],
+    // MARGAY_SHOTS=1: the README's pictures are made anew, nothing else.
+    include: [process.env["MARGAY_SHOTS"] ? "shots.ts" : "*.test.ts"],
     fileParallelism: false, // times are measured
     testTimeout: 30000,
     hookTimeout: 60000,

@@ -50,6 +50,7 @@ struct metric {
 #define FORMATS VALUES("jpeg", "png", "webp", "gif", "bmp", "heic", "avif", "other")
 #define OUTCOMES VALUES("ok", "damaged", "truncated", "unsupported", "too_large", "other")
 #define PHASES VALUES("queue", "fetch", "image", "vision", "prefill", "decode", "other")
+#define CACHES VALUES("image", "prompt", "answer")
 #define TYPES                                                                                      \
     VALUES("invalid_request_error", "exceed_context_size_error", "authentication_error",           \
            "permission_error", "not_found_error", "rate_limit_error", "unavailable_error",         \
@@ -89,9 +90,9 @@ static const struct metric table[MG_N_METRIC] = {
     [MG_M_GENERATED_TOKENS] = {"generated_tokens_total", "Tokens of answers.", COUNTER},
     [MG_M_DRAFTED_TOKENS] = {"drafted_tokens_total", "Tokens guessed ahead.", COUNTER},
     [MG_M_ACCEPTED_TOKENS] = {"accepted_tokens_total", "Guessed tokens that were right.", COUNTER},
-    [MG_M_IMAGE_CACHE_QUERIES] = {"image_cache_queries_total",
-                                  "Pictures looked for in the image cache.", COUNTER},
-    [MG_M_IMAGE_CACHE_HITS] = {"image_cache_hits_total", "Pictures found in the image cache.",
+    [MG_M_IMAGE_CACHE_QUERIES] = {"image_cache_queries_total", "Pictures of questions, each once.",
+                                  COUNTER},
+    [MG_M_IMAGE_CACHE_HITS] = {"image_cache_hits_total", "Pictures that needed no looking at.",
                                COUNTER},
     [MG_M_PROMPT_CACHE_QUERIES] = {"prompt_cache_queries_tokens_total",
                                    "Prompt tokens looked for in the prefix cache.", COUNTER},
@@ -116,6 +117,11 @@ static const struct metric table[MG_N_METRIC] = {
     [MG_M_SLOTS] = {"slots", "Slots by what they do.", GAUGE, {{"state", VALUES("idle", "busy")}}},
     [MG_M_KV_USAGE] = {"kv_cache_usage_ratio", "Share of the key/value memory in use, 0 to 1.",
                        GAUGE},
+    [MG_M_CACHE_BYTES] = {"cache_bytes", "Memory that a cache holds.", GAUGE, {{"cache", CACHES}}},
+    [MG_M_CACHE_LIMIT] = {"cache_limit_bytes",
+                          "Memory that a cache may hold.",
+                          GAUGE,
+                          {{"cache", CACHES}}},
     [MG_M_REDIS_UP] = {"redis_up", "Whether Redis answers; 0 also when none is set up.", GAUGE},
     [MG_M_MODEL_LOADED] = {"model_loaded", "Whether the model is ready to answer.", GAUGE},
     [MG_M_CONNECTIONS] = {"http_connections", "Open HTTP connections.", GAUGE},

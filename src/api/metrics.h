@@ -42,6 +42,8 @@ enum mg_metric {
     MG_M_WAITING,
     MG_M_SLOTS, /* state */
     MG_M_KV_USAGE,
+    MG_M_CACHE_BYTES, /* cache: image, prompt, answer */
+    MG_M_CACHE_LIMIT, /* likewise */
     MG_M_REDIS_UP,
     MG_M_MODEL_LOADED,
     MG_M_CONNECTIONS,

@@ -23,6 +23,8 @@ enum mg_status mg_chat_begin_turn(mg_chat *chat, enum mg_chat_role role, struct 
 /* As mg_chat_add_image, into the turn that was begun last, whatever its role; want may be NULL. */
 enum mg_status mg_chat_add_image_as(mg_chat *chat, enum mg_chat_role role, const void *bytes,
                                     size_t n, const struct mg_image_want *want, struct mg_err *err);
+/* Somebody has called mg_chat_cancel: filling it in further is of no use. */
+bool mg_chat_is_cancelled(const mg_chat *chat);
 /* What can be told of a picture from its header, at once: the error that mg_chat_add_image_as would
  * give for its format, size or shape. HEIC and AVIF, which are read by a child process, pass. */
 enum mg_status mg_engine_check_image(const mg_engine *engine, const void *bytes, size_t n,

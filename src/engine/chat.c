@@ -326,6 +326,10 @@ void mg_chat_cancel(mg_chat *chat) {
     atomic_store(&chat->cancel, true);
 }
 
+bool mg_chat_is_cancelled(const mg_chat *chat) {
+    return atomic_load_explicit(&((mg_chat *)chat)->cancel, memory_order_relaxed);
+}
+
 enum mg_status mg_chat_encode(struct mg_chat *chat, size_t i, const float *patches,
                               struct mg_err *err) {
     struct chat_image *image = &chat->image[i];

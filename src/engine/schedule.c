@@ -32,6 +32,9 @@ void mg_note_counts(struct mg_scheduler *s) {
     c->answer_near_hits = s->answers.near_hits;
     c->answer_bytes = s->answers.bytes;
     c->answers = s->answers.n;
+    c->feature_budget = s->features.budget;
+    c->prefix_budget = s->prefixes.budget;
+    c->answer_budget = s->answers.budget;
     c->kv_tokens = 0;
     for (size_t i = 0; i < s->n_run; i++)
         if (s->run[i]->chat) c->kv_tokens += s->run[i]->chat->kv.n;

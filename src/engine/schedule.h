@@ -15,9 +15,11 @@ struct job {
     double submitted, deadline, began; /* mg_clock; began 0: never left the queue */
     atomic_bool cancelled;             /* set by any thread */
     bool taken;                        /* has one of the places; under the lock */
+    bool displaced;                    /* waits to be refused after all; under the lock */
     struct job *next;                  /* in a list; under the lock */
     struct job *next_of_all;           /* likewise */
-    mg_chat *chat;         /* set under the lock by the preparing thread, then the engine's */
+    mg_chat *chat;         /* set under the lock by the preparing thread and filled by it, then the
+                              engine's */
     enum mg_status status; /* of preparing */
     struct mg_err err;
     /* The engine thread's. */
@@ -59,6 +61,7 @@ struct mg_scheduler {
     struct job *all;
     struct job_list waiting, ready;
     size_t waiting_bytes;
+    size_t n_displaced, displaced_bytes; /* of these */
     struct {
         uint8_t tenant[MG_TENANT_BYTES];
         uint64_t turn;   /* 0: free */

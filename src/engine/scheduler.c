@@ -32,10 +32,23 @@ static void take_out(struct job_list *l, struct job *j) {
     l->n--;
 }
 
-static size_t running_of(const struct mg_scheduler *s, const uint8_t *tenant) {
+/* The tenants of the jobs that have a place, found once for all that wait: each of 100,000 is then
+ * compared with 16, and not with each other. */
+struct busy {
+    const uint8_t *tenant[MG_MAX_RUNNING];
+    size_t n;
+};
+
+static struct busy find_busy(const struct mg_scheduler *s) {
+    struct busy b = {.n = 0};
+    for (const struct job *j = s->all; j && b.n < s->n_taken; j = j->next_of_all)
+        if (j->taken) b.tenant[b.n++] = j->o.tenant;
+    return b;
+}
+
+static size_t running_of(const struct busy *b, const uint8_t *tenant) {
     size_t n = 0;
-    for (const struct job *j = s->all; j; j = j->next_of_all)
-        n += j->taken && memcmp(j->o.tenant, tenant, MG_TENANT_BYTES) == 0;
+    for (size_t i = 0; i < b->n; i++) n += memcmp(b->tenant[i], tenant, MG_TENANT_BYTES) == 0;
     return n;
 }
 
@@ -62,10 +75,12 @@ static void note_turn(struct mg_scheduler *s, const uint8_t *tenant) {
  * its oldest job. */
 static struct job *next_waiting(const struct mg_scheduler *s) {
     struct job *best = NULL;
+    struct busy busy = find_busy(s);
     size_t fewest = SIZE_MAX;
     uint64_t longest_ago = UINT64_MAX;
     for (struct job *j = s->waiting.first; j; j = j->next) {
-        size_t n = running_of(s, j->o.tenant);
+        if (j->displaced) continue;
+        size_t n = running_of(&busy, j->o.tenant);
         uint64_t turn = n <= fewest ? last_turn(s, j->o.tenant) : 0;
         if (n > fewest || (n == fewest && turn >= longest_ago)) continue;
         fewest = n;
@@ -73,6 +88,65 @@ static struct job *next_waiting(const struct mg_scheduler *s) {
         best = j;
     }
     return best;
+}
+
+/* --- a full queue --- */
+static bool has_room(const struct mg_scheduler *s, size_t bytes) {
+    return s->waiting.n - s->n_displaced < s->options.max_waiting &&
+           bytes <= s->options.max_waiting_bytes - (s->waiting_bytes - s->displaced_bytes);
+}
+
+/* The newest question of the tenant that has most of the queue (bytes of it, or places), if that is
+ * more than the one of `o` would have with one more. */
+static struct job *to_displace(const struct mg_scheduler *s, const struct mg_job *o, bool bytes) {
+    struct {
+        const uint8_t *tenant;
+        struct job *newest;
+        size_t used;
+    } share[MG_SERVED];
+    size_t n = 0, own = bytes ? o->bytes : 1, most = 0;
+    for (struct job *j = s->waiting.first; j; j = j->next) {
+        size_t used = bytes ? j->o.bytes : 1, i = 0;
+        if (j->displaced) continue;
+        if (memcmp(j->o.tenant, o->tenant, MG_TENANT_BYTES) == 0) {
+            own += used;
+            continue;
+        }
+        while (i < n && memcmp(share[i].tenant, j->o.tenant, MG_TENANT_BYTES) != 0) i++;
+        if (i == MG_SERVED) continue; /* a queue with so many tenants in it is shared out */
+        if (i == n) n++, share[i].tenant = j->o.tenant, share[i].used = 0;
+        share[i].used += used;
+        share[i].newest = j;
+        if (share[i].used > share[most].used) most = i;
+    }
+    return n && share[most].used > own ? share[most].newest : NULL;
+}
+
+static void displace(struct mg_scheduler *s, struct job *j, bool on) {
+    j->displaced = on;
+    if (on) {
+        s->n_displaced++;
+        s->displaced_bytes += j->o.bytes;
+    } else {
+        s->n_displaced--;
+        s->displaced_bytes -= j->o.bytes;
+    }
+}
+
+/* In a full queue those who have most of it make room for others; false: nobody has to. */
+static bool make_room(struct mg_scheduler *s, const struct mg_job *o) {
+    struct job *gone[32];
+    size_t n = 0;
+    while (!has_room(s, o->bytes)) {
+        bool count_fits = s->waiting.n - s->n_displaced < s->options.max_waiting;
+        struct job *j = n < 32 ? to_displace(s, o, count_fits) : NULL;
+        if (!j) {
+            while (n) displace(s, gone[--n], false);
+            return false;
+        }
+        displace(s, gone[n++] = j, true);
+    }
+    return true;
 }
 
 /* Not to be touched any more afterwards. */
@@ -148,17 +222,21 @@ static double weed(struct mg_scheduler *s) {
         lock(s);
         for (struct job *j = s->waiting.first; j; j = j->next) {
             bool cancelled = atomic_load(&j->cancelled) || s->stop, late = now >= j->deadline;
-            if (!cancelled && !late) {
+            bool displaced = j->displaced;
+            if (!cancelled && !late && !displaced) {
                 if (!soonest || j->deadline < soonest) soonest = j->deadline;
                 continue;
             }
             take_out(&s->waiting, j);
             s->waiting_bytes -= j->o.bytes;
+            if (displaced) displace(s, j, false);
             unlock(s);
             enum mg_status status =
                 cancelled ? mg_fail(&j->err, MG_ERR_CANCELLED, "cancelled", "stopped on request")
-                          : mg_fail(&j->err, MG_ERR_LIMIT, "queue_timeout",
-                                    "waited %.0f s for a free place", now - j->submitted);
+                : late    ? mg_fail(&j->err, MG_ERR_LIMIT, "queue_timeout",
+                                    "waited %.0f s for a free place", now - j->submitted)
+                          : mg_fail(&j->err, MG_ERR_LIMIT, "queue_full",
+                                    "the queue is full, and others had fewer questions in it");
             mg_job_end(s, j, status);
             lock(s);
             again = true;
@@ -178,12 +256,14 @@ static void prepare(struct mg_scheduler *s, struct job *j) {
     if (status == MG_OK) {
         memcpy(chat->tenant, j->o.tenant, sizeof chat->tenant);
         chat->want_prints = mg_job_wants_similar(s, j);
+        lock(s);
+        j->chat = chat;
+        if (atomic_load(&j->cancelled)) mg_chat_cancel(chat);
+        unlock(s);
         status = j->o.prepare(j->o.user, chat, &j->err);
     }
     j->status = status;
     lock(s);
-    j->chat = chat;
-    if (chat && atomic_load(&j->cancelled)) mg_chat_cancel(chat);
     append(&s->ready, j);
     pthread_cond_signal(&s->to_engine);
     unlock(s);
@@ -213,6 +293,7 @@ static void *prepare_main(void *arg) {
             j->taken = true;
             note_turn(s, j->o.tenant);
             s->n_taken++;
+            s->counts.last_progress = mg_clock(); /* what was idle until now has not stalled */
         } else if (s->stop && !s->waiting.n) {
             unlock(s);
             return NULL;
@@ -241,9 +322,7 @@ enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *
     j->submitted = mg_clock();
     j->deadline = j->submitted + (o->wait_seconds > 0 ? o->wait_seconds : s->options.wait_seconds);
     lock(s);
-    bool full = s->waiting.n >= s->options.max_waiting ||
-                o->bytes > s->options.max_waiting_bytes - s->waiting_bytes;
-    if (full || s->stop) {
+    if (s->stop || !make_room(s, o)) {
         double ahead = seconds_ahead(s, s->options.max_running);
         size_t n = s->waiting.n;
         unlock(s);
@@ -264,14 +343,15 @@ enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *
 
 void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id) {
     lock(s);
-    for (struct job *j = s->all; j; j = j->next_of_all)
-        if (j->id == id) {
-            atomic_store(&j->cancelled, true);
-            if (j->chat) mg_chat_cancel(j->chat);
-        }
-    s->changed++;
-    pthread_cond_signal(&s->to_prepare);
-    pthread_cond_signal(&s->to_engine);
+    struct job *j = s->all;
+    while (j && j->id != id) j = j->next_of_all;
+    if (j) {
+        atomic_store(&j->cancelled, true);
+        if (j->chat) mg_chat_cancel(j->chat);
+        s->changed++;
+        pthread_cond_signal(&s->to_prepare);
+        pthread_cond_signal(&s->to_engine);
+    }
     unlock(s);
 }
 

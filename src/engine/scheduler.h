@@ -8,7 +8,9 @@
  * gives way to them. So a new picture slows the others down but never stops them.
  *
  * Fair: of those that wait, the one whose tenant has the fewest running comes first, then the
- * oldest. Nobody waits for one that can't go on: what a job needs is checked when it is taken in.
+ * oldest. When the queue is full, the newest job of the tenant that has most of it is refused after
+ * all (queue_full) for one whose tenant has less, so that nobody's jobs keep others out. Nobody
+ * waits for one that can't go on: what a job needs is checked when it is taken in.
  *
  * Threads: submit, cancel and counts from any thread. `prepare` runs on the preparing thread,
  * `event` and `done` on the preparing or the engine thread, one at a time for a job; they must not
@@ -129,8 +131,9 @@ struct mg_scheduler_counts {
     size_t feature_bytes, prefix_bytes, features, prefixes;
     uint64_t answer_queries, answer_hits, answer_near_hits;
     size_t answer_bytes, answers;
+    size_t feature_budget, prefix_budget, answer_budget; /* what the bytes may come to */
     size_t kv_tokens;     /* of running jobs */
-    double last_progress; /* mg_clock when the engine thread last got on with something */
+    double last_progress; /* mg_clock when a job last got its place, or the engine got on */
     bool busy;            /* there is something to get on with */
     bool ready;           /* warm-up is over */
 };

@@ -152,24 +152,45 @@ static void rope_rows(const struct mg_compute *c, void *arg, size_t row0, size_t
     }
 }
 
-/* Patches whose attention is computed between two ticks: with 4,000 of them a block's takes 0.2 s.
+/* Patches that are computed between two ticks. A block's attention to 4,000 of them takes 0.2 s
+ * altogether, and each costs more the more there are, so that fewer are taken of a larger picture.
  */
-#define ATTENTION_ROWS 1024
+#define LINEAR_ROWS 4096
+static size_t attention_rows(size_t n) {
+    size_t rows = n ? ((size_t)1024 * 4096 / n) & ~(size_t)63 : 64;
+    return mg_max_size(64, mg_min_size(1024, rows));
+}
 
 /* The tick within a block. */
 static enum mg_status pause(struct work *w, struct mg_err *err) {
     return mg_compute_tick(w->c, w->block, w->config->depth, err);
 }
 
+/* All prepared rows through one matrix, with ticks in between. */
+static enum mg_status linear(struct work *w, const struct mg_linear *l, float *y, size_t ldy,
+                             enum mg_epilogue epilogue, struct mg_err *err) {
+    enum mg_status status = MG_OK;
+    for (size_t i = 0; i < w->n && status == MG_OK; i += LINEAR_ROWS) {
+        struct mg_product p = {.l = l,
+                               .x = &w->rows,
+                               .first = i,
+                               .m = mg_min_size(LINEAR_ROWS, w->n - i),
+                               .y = y + i * ldy,
+                               .ldy = ldy,
+                               .epilogue = epilogue};
+        status = mg_compute_products(w->c, &p, 1, err);
+        if (status == MG_OK) status = pause(w, err);
+    }
+    return status;
+}
+
 static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
                                 struct mg_err *err) {
     size_t hidden = w->config->hidden, d = hidden / w->config->n_head;
     norm_and_prepare(w, &b->norm1, &b->qkv);
-    enum mg_status status =
-        mg_compute_linear(w->c, &b->qkv, &w->rows, w->n, w->qkv, w->ldqkv, MG_EPI_STORE, err);
+    enum mg_status status = linear(w, &b->qkv, w->qkv, w->ldqkv, MG_EPI_STORE, err);
     if (status != MG_OK) return status;
     mg_compute_rows(w->c, rope_rows, w, w->n);
-    status = pause(w, err);
     struct mg_attention att = {.q = w->qkv,
                                .ldq = w->ldqkv,
                                .k = w->keys,
@@ -184,16 +205,17 @@ static enum mg_status attention(struct work *w, const struct mg_vision_block *b,
                                .scale = 1.0f / sqrtf((float)d),
                                .out = w->norm,
                                .ldo = w->ldx};
-    for (size_t i = 0; i < w->n && status == MG_OK; i += ATTENTION_ROWS) {
+    size_t step = attention_rows(w->n);
+    for (size_t i = 0; i < w->n && status == MG_OK; i += step) {
         att.q = w->qkv + i * w->ldqkv;
         att.out = w->norm + i * w->ldx;
-        att.n_q = mg_min_size(ATTENTION_ROWS, w->n - i);
+        att.n_q = mg_min_size(step, w->n - i);
         status = mg_compute_attention(w->c, &att, 1, err);
         if (status == MG_OK) status = pause(w, err);
     }
     if (status != MG_OK) return status;
     mg_compute_prepare(w->c, &b->proj, w->norm, w->ldx, &w->rows, w->n);
-    return mg_compute_linear(w->c, &b->proj, &w->rows, w->n, w->x, w->ldx, MG_EPI_ADD, err);
+    return linear(w, &b->proj, w->x, w->ldx, MG_EPI_ADD, err);
 }
 
 static enum mg_status mlp(struct work *w, const struct mg_vision_block *b, struct mg_err *err) {

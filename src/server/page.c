@@ -117,9 +117,9 @@ void page_close(struct page *p) {
 size_t page_routes(const struct page *p, mg_http_fn *fn, int tag, struct mg_http_route *route) {
     static const char *const embedded[PAGE_ROUTES] = {"/", "/index.html", "/favicon.svg",
                                                       "/manifest.webmanifest", "/assets/{name}"};
-    static const char *const folder[] = {"/{*path}"};
+    static const char *const folder[] = {"/", "/{path*}"};
     const char *const *pattern = p->folder_fd < 0 ? embedded : folder;
-    size_t n = p->folder_fd < 0 ? PAGE_ROUTES : 1;
+    size_t n = p->folder_fd < 0 ? PAGE_ROUTES : 2;
     for (size_t i = 0; i < n; i++)
         route[i] =
             (struct mg_http_route){.method = "GET", .pattern = pattern[i], .fn = fn, .tag = tag};
@@ -191,7 +191,7 @@ static void reply_embedded(const struct page *p, struct mg_http_exchange *x, con
     bool gzip = f->gzip && mg_http_accepts_gzip(mg_http_header(x, "accept-encoding"));
     char type[64];
     add_fields(x);
-    if (gzip) mg_http_add_field(x, "Vary", "Accept-Encoding");
+    if (f->gzip) mg_http_add_field(x, "Vary", "Accept-Encoding");
     if (is_unchanged(x, f->digest, gzip, f->kept)) return;
     full_type(f->type, type);
     if (f->gzip && !gzip) {

@@ -24,17 +24,24 @@ export async function freePort(): Promise<number> {
 export class Margay {
   url = "";
   private process!: ChildProcess;
-  private constructor(readonly args: string[], readonly port: number) {}
+  private constructor(readonly args: string[], readonly port: number, readonly env: Record<string, string>) {}
 
   static async start(...args: string[]): Promise<Margay> {
-    const m = new Margay(args, await freePort());
+    const m = new Margay(args, await freePort(), {});
+    await m.run();
+    return m;
+  }
+
+  /** One whose answers take their time (see makeLong): the reference kernels, some 200 tokens a second. */
+  static async slow(...args: string[]): Promise<Margay> {
+    const m = new Margay(["--no-loop-check", ...args], await freePort(), { MARGAY_CPU: "ref" });
     await m.run();
     return m;
   }
 
   /** Also after kill: on the same port. */
   async run(): Promise<void> {
-    this.process = spawn(BIN, ["serve", "--port", String(this.port), ...this.args], { stdio: ["ignore", "ignore", "pipe"] });
+    this.process = spawn(BIN, ["serve", "--port", String(this.port), ...this.args], { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, ...this.env } });
     let log = "";
     const listening = new Promise<string>((resolve, reject) => {
       this.process.stderr!.on("data", (d: Buffer) => {
@@ -106,6 +113,7 @@ export class Stand {
         req.pipe(on);
       }
     });
+    s.server.on("upgrade", (_req, socket) => socket.destroy()); // passes no WebSocket on
     await new Promise<void>((r) => s.server.listen(0, "127.0.0.1", r));
     s.url = `http://127.0.0.1:${(s.server.address() as { port: number }).port}/`;
     return s;
@@ -189,6 +197,7 @@ export class Tab {
     const context = "newContext" in browser ? await browser.newContext({ locale: "en-GB", viewport: { width: 1280, height: 800 }, ...options }) : browser;
     const tab = new Tab(await context.newPage(), context, url);
     const { page } = tab;
+    page.setDefaultTimeout(8000);
     page.on("request", (r) => {
       if (!/^(data|blob):/.test(r.url()) && new URL(r.url()).host !== new URL(url).host) tab.foreign.push(r.url());
     });
@@ -224,7 +233,7 @@ export class Tab {
   /** The text of the n-th answer (the last) once it is over. */
   async answer(n = -1): Promise<string> {
     await this.page.waitForSelector(".answer");
-    await this.page.waitForFunction(() => !document.querySelector(".answer.is-running"));
+    await this.page.waitForFunction(() => !document.querySelector(".answer.is-running, .prose[data-whole=false]"), undefined, { timeout: 20000 });
     return (await this.page.locator(".answer").nth(n).locator(".prose").innerText({ timeout: 2000 }).catch(() => "")).trim();
   }
 

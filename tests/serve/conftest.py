@@ -1,5 +1,5 @@
 """margay serve from outside: fixtures. MARGAY_BIN names the program."""
-import base64, http.client, json, os, pathlib, signal, subprocess, threading, time
+import base64, http.client, json, os, pathlib, re, signal, subprocess, threading, time
 
 import pytest
 
@@ -7,6 +7,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = os.environ.get("MARGAY_BIN", str(ROOT / "build" / "margay"))
 SAMPLES = ROOT / "models" / "demo" / "samples"
 SANITIZED = os.environ.get("MARGAY_BUILD") in ("sanitized", "tsan")
+
+
+def slack():
+    """How much longer things may take since the cores are shared with others now: 1 on a machine of our own."""
+    return max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def cases():
@@ -69,8 +74,9 @@ class Server:
             raise AssertionError("".join(self.log))
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
         self.reader.start()
-        self.port = int(self.log[-1].rsplit(":", 1)[1])
-        self.wait(lambda: self.get("/health").status == 200)
+        found = re.search(r":(\d+)(/\S*)?$", self.log[-1].strip())
+        self.port, prefix = int(found[1]), found[2] or ""
+        self.wait(lambda: self.get(prefix + "/health").status == 200)
 
     def wait(self, what, seconds=30):
         end = time.monotonic() + seconds
@@ -130,6 +136,22 @@ def serve():
     for s in started:
         if s.process.poll() is None:
             assert s.stop() == 0, "".join(s.log)
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory):
+    """Options and environment of a server that takes long for large pictures: the demo model with Qwen3-VL's limits."""
+    folder = tmp_path_factory.mktemp("large")
+    for f in (ROOT / "models" / "demo").glob("*.*"):
+        if f.suffix in (".json", ".safetensors"):
+            os.symlink(f, folder / f.name)
+    for name, change in (("preprocessor_config.json", lambda c: c["size"].update(longest_edge=1 << 24)),
+                         ("config.json", lambda c: c["text_config"].update(max_position_embeddings=32768))):
+        config = json.loads((folder / name).read_text())
+        change(config)
+        (folder / name).unlink()
+        (folder / name).write_text(json.dumps(config))
+    return ["-m", folder, "--detail", "high", "--ctx-size", 16384, "--no-loop-check"], {"MARGAY_CACHE_DIR": str(folder / "cache")}
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """What operators read: docs/server.md, metrics, the Grafana dashboard and alerts agree with the program."""
-import json, pathlib, re, subprocess
+import json, pathlib, re, resource, statistics, subprocess, time
 
 import pytest
 
-from conftest import BIN, RIGHT, ROOT, data_url, picture, question
+from conftest import BIN, RIGHT, ROOT, SANITIZED, data_url, picture, question, slack
 
 DOC = (ROOT / "docs" / "server.md").read_text()
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? ([-+.\dNaInfe]+)$")
@@ -85,8 +85,29 @@ def test_metrics_count(asked):
     status = pathlib.Path(f"/proc/{asked.process.pid}/status").read_text()
     rss = int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
     assert abs(v["process_resident_memory_bytes"] - rss) < 0.3 * rss
+    files = len(list(pathlib.Path(f"/proc/{asked.process.pid}/fd").iterdir()))
+    assert abs(v["process_open_fds"] - files) <= 2 and v["process_max_fds"] >= files
+    assert v['margay_cache_bytes{cache="image"}'] > 0 and v['margay_cache_bytes{cache="prompt"}'] > 0
+    assert all(v[f'margay_cache_limit_bytes{{cache="{c}"}}'] >= v[f'margay_cache_bytes{{cache="{c}"}}'] for c in ("image", "prompt", "answer"))
     for name in ("time_to_first_token", "request_duration", "queue_time", "prefill", "decode", "image_decode", "vision_encode"):
         assert v[f"margay_{name}_seconds_count"] >= 1, name
+
+
+def test_a_scrape_costs_little(serve):
+    """The loop makes it: also where very many files may be open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        s = serve()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    c, took = s.connect(), []
+    for _ in range(30):
+        begun = time.monotonic()
+        c.request("GET", "/metrics")
+        assert c.getresponse().read()
+        took.append(time.monotonic() - begun)
+    assert SANITIZED or statistics.median(took) < 0.02 * slack(), sorted(took)
 
 
 def test_options_are_documented():

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -286,6 +287,29 @@ static void test_deadline(void **state) {
     mg_engine_close(e);
 }
 
+/* What was idle for long and has just been given something to do has not stalled: /ready goes by
+ * this (a picture's file may take a second to be decoded, and the engine thread sleeps). */
+static void test_progress(void **state) {
+    (void)state;
+    static struct question first;
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler *s = open_scheduler(e, no_caches);
+    struct mg_scheduler_counts c;
+    while (mg_scheduler_counts(s, &c), !c.ready) usleep(1000);
+    usleep(50000);
+    double asked = mg_clock();
+    first = question(fill_text, 0);
+    first.hold_at = DECODING;
+    ask(s, &first);
+    wait_place(&first, DECODING);
+    mg_scheduler_counts(s, &c);
+    assert_true(c.busy && c.last_progress >= asked);
+    release(&first);
+    wait_done(&first);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
 /* One tenant's long queue does not hold up another's question. */
 static void test_fair(void **state) {
     (void)state;
@@ -320,6 +344,93 @@ static void test_fair(void **state) {
     for (size_t i = 0; i < 6; i++) before += many[i].order < one.order;
     assert_true(before <= 1);
     for (size_t i = 1; i < 6; i++) assert_true(many[i].order > many[0].order);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
+/* A tenant that fills the queue, with questions or with bytes, does not keep another out of it. */
+static void test_displaced(void **state) {
+    (void)state;
+    static struct question first, many[4], other[3];
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    for (int bytes = 0; bytes < 2; bytes++) {
+        struct mg_scheduler_options o = no_caches;
+        o.max_running = 1;
+        o.max_waiting = bytes ? 100 : 4;
+        o.max_waiting_bytes = 1000;
+        struct mg_scheduler *s = open_scheduler(e, o);
+        block(s, &first);
+        for (size_t i = 0; i < 4; i++) {
+            many[i] = question(fill_text, i);
+            many[i].job.tenant[0] = 1;
+            many[i].job.bytes = bytes ? 250 : 1;
+            ask(s, &many[i]);
+        }
+        struct question more = question(fill_text, 9);
+        more.job.tenant[0] = 1;
+        more.job.bytes = 1;
+        assert_int_equal(try_ask(s, &more), MG_ERR_LIMIT); /* its own are no reason */
+        for (size_t i = 0; i < 3; i++) {
+            other[i] = question(fill_text, 10 + i);
+            other[i].job.tenant[0] = 2;
+            other[i].job.bytes = bytes ? 250 : 1;
+        }
+        ask(s, &other[0]);
+        wait_done(&many[3]); /* the newest goes, at once */
+        assert_int_equal(many[3].status, MG_ERR_LIMIT);
+        assert_string_equal(many[3].code, "queue_full");
+        ask(s, &other[1]);
+        wait_done(&many[2]);
+        assert_string_equal(many[2].code, "queue_full");
+        assert_int_equal(try_ask(s, &other[2]), MG_ERR_LIMIT); /* both have the same now */
+        struct mg_scheduler_counts c;
+        mg_scheduler_counts(s, &c);
+        assert_int_equal(c.waiting, 4);
+        assert_int_equal(c.waiting_bytes, bytes ? 1000 : 4);
+        release(&first);
+        for (size_t i = 0; i < 2; i++) {
+            wait_done(&many[i]);
+            wait_done(&other[i]);
+            assert_int_equal(many[i].status, MG_OK);
+            assert_int_equal(other[i].status, MG_OK);
+        }
+        assert_int_equal(many[2].n_done + many[3].n_done, 2);
+        mg_scheduler_close(s);
+    }
+    mg_engine_close(e);
+}
+
+/* Too large for all that could be displaced: nobody is. */
+static void test_displaced_in_vain(void **state) {
+    (void)state;
+    static struct question first, many[3], small, large;
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler_options o = no_caches;
+    o.max_running = 1;
+    o.max_waiting_bytes = 1000;
+    struct mg_scheduler *s = open_scheduler(e, o);
+    block(s, &first);
+    for (size_t i = 0; i < 3; i++) {
+        many[i] = question(fill_text, i);
+        many[i].job.tenant[0] = 1;
+        many[i].job.bytes = 200;
+        ask(s, &many[i]);
+    }
+    small = question(fill_text, 7);
+    small.job.tenant[0] = 2;
+    small.job.bytes = 300;
+    ask(s, &small);
+    large = question(fill_text, 8);
+    large.job.tenant[0] = 3;
+    large.job.bytes = 550;
+    assert_int_equal(try_ask(s, &large), MG_ERR_LIMIT);
+    release(&first);
+    for (size_t i = 0; i < 3; i++) {
+        wait_done(&many[i]);
+        assert_int_equal(many[i].status, MG_OK);
+    }
+    wait_done(&small);
+    assert_int_equal(small.status, MG_OK);
     mg_scheduler_close(s);
     mg_engine_close(e);
 }
@@ -458,8 +569,9 @@ int main(void) {
         cmocka_unit_test(test_sampled),       cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_drafts),        cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_limits),        cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_fair),          cmocka_unit_test(test_close),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_flat)};
+        cmocka_unit_test(test_progress),      cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_displaced),     cmocka_unit_test(test_displaced_in_vain),
+        cmocka_unit_test(test_close),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_allocations),   cmocka_unit_test(test_flat)};
     return cmocka_run_group_tests_name("engine.scheduler", tests, tiny_open, tiny_close);
 }

@@ -23,6 +23,9 @@ const MOST = 2000;
 const LONGEST_OBJECT = 4096;
 const DEEPEST = 32;
 
+/** At most n units, and no half of a letter at the end. */
+export const clip = (text: string, n: number): string => text.slice(0, n).replace(/[\ud800-\udbff]$/, "");
+
 const clamp = (x: number): number => Math.min(1000, Math.max(0, x));
 
 /** [1,2,3,4] and [[1,2,3,4],[5,6,7,8]] as a list of lists of n numbers. */
@@ -57,10 +60,12 @@ function read(text: string): Record<string, unknown> | null {
 
 export class BoxReader {
   readonly found: Found[] = [];
-  private text = "";
-  private at = 0;
+  /** The end of what came, from the place `from` on: no object that is longer is looked at. */
+  private window = "";
+  private from = 0;
   private open: { start: number; full: boolean }[] = [];
   private quoted = false;
+  private escaped = false;
   private seen = new Set<string>();
 
   /** An object was begun that has not ended: more will come, or the answer was cut. */
@@ -69,36 +74,40 @@ export class BoxReader {
   }
 
   push(piece: string): void {
-    this.text += piece;
-    for (; this.at < this.text.length; this.at++) {
-      const c = this.text.charCodeAt(this.at);
+    const offset = this.from + this.window.length;
+    this.window += piece;
+    for (let i = 0; i < piece.length; i++) {
+      const c = piece.charCodeAt(i);
       const top = this.open.at(-1);
       if (this.quoted) {
-        if (c === 92 /* \ */) {
-          if (this.at + 1 >= this.text.length) return; // what it escapes has not come yet
-          this.at++;
-        } else if (c === 34 /* " */ || c === 10) this.quoted = false; // JSON has no bare line ends in strings
+        if (this.escaped) this.escaped = false;
+        else if (c === 92 /* \ */) this.escaped = true;
+        else if (c === 34 /* " */ || c === 10) this.quoted = false; // JSON has no bare line ends in strings
       } else if (c === 123 /* { */) {
         if (this.open.length >= DEEPEST) this.open = [];
-        this.open.push({ start: this.at, full: false });
+        this.open.push({ start: offset + i, full: false });
       } else if (c === 125 /* } */ && top) {
         this.open.pop();
-        if (top.full || this.at - top.start > LONGEST_OBJECT) {
+        if (top.full || top.start < this.from || offset + i - top.start > LONGEST_OBJECT) {
           const outer = this.open.at(-1);
           if (outer) outer.full = true;
-        } else this.take(top.start, this.at + 1);
+        } else this.take(top.start, offset + i + 1);
       } else if (c === 34 && top) this.quoted = true;
+    }
+    if (this.window.length > 4 * LONGEST_OBJECT) {
+      this.from += this.window.length - LONGEST_OBJECT;
+      this.window = this.window.slice(-LONGEST_OBJECT);
     }
   }
 
   private take(start: number, end: number): void {
-    const text = this.text.slice(start, end);
+    const text = this.window.slice(start - this.from, end - this.from);
     if (!/bo[xu]|bbox|point/.test(text) || this.found.length >= MOST) return;
     const object = read(text);
     if (!object) return;
     const label = LABEL.map((k) => object[k]).find((v) => typeof v === "string");
     const add = (kind: Found["kind"], at: number[]) => {
-      const found: Found = { kind, label: String(label ?? "").trim().slice(0, 200), at, start, end };
+      const found: Found = { kind, label: clip(String(label ?? "").trim(), 200), at, start, end };
       const key = `${kind} ${at.join(" ")} ${found.label}`;
       if (this.seen.has(key)) return;
       this.seen.add(key);

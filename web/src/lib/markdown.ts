@@ -42,6 +42,7 @@ export function render(text: string): TrustedHTML | string {
   return DOMPurify.sanitize(md.render(text), {
     ALLOWED_TAGS: TAGS,
     ALLOWED_ATTR: ["href", "target", "rel", "align", "start", "class"],
+    ADD_URI_SAFE_ATTR: ["target", "rel", "align", "start"],
     ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
     RETURN_TRUSTED_TYPE: true,
   }) as unknown as TrustedHTML;

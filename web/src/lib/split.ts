@@ -63,7 +63,8 @@ export class Splitter {
     const most = this.fence ? LONG_CODE : this.table ? LONG_ROW * 8 : LONG_TEXT;
     while (text.length > most + 200) {
       const blank = text.lastIndexOf(" ", most);
-      const cut = blank > most / 2 ? blank + 1 : most;
+      let cut = blank > most / 2 ? blank + 1 : most;
+      if (/[\ud800-\udbff]/.test(text[cut - 1]!)) cut--; // not through a letter of two units
       this.lines.push(text.slice(0, cut));
       text = text.slice(cut);
       this.flush(true);
@@ -146,4 +147,21 @@ export class Splitter {
     this.rest = rest;
     return block;
   }
+}
+
+const kept = new WeakMap<object, { text: string; splitter: Splitter }>();
+
+/** The blocks of an answer that is over: those it came in, if it came in this tab. */
+export function splitterOf(message: { text: string }): Splitter {
+  const known = kept.get(message);
+  if (known && known.text === message.text) return known.splitter;
+  const splitter = new Splitter();
+  splitter.push(message.text);
+  splitter.end();
+  kept.set(message, { text: message.text, splitter });
+  return splitter;
+}
+
+export function keep(message: { text: string }, splitter: Splitter): void {
+  kept.set(message, { text: message.text, splitter });
 }

@@ -24,7 +24,7 @@ export function Presets(): JSX.Element {
   return (
     <div class="presets" role="group" aria-label={t("preset.label")}>
       {PRESETS.map((p) => (
-        <button key={p.name} type="button" class="preset" disabled={busy} title={prompt(p.name)} onClick={() => void ask(prompt(p.name))}>
+        <button key={p.name} type="button" class="preset" aria-disabled={busy} title={prompt(p.name)} onClick={() => !busy && void ask(prompt(p.name))}>
           <Icon name={p.icon} />
           {t(`preset.${p.name}`)}
         </button>
@@ -32,6 +32,9 @@ export function Presets(): JSX.Element {
     </div>
   );
 }
+
+/** Enter that asks. Not the one that takes a word from an input method: 229 is Safari's way to say so. */
+export const isEnter = (e: KeyboardEvent): boolean => e.key === "Enter" && !e.shiftKey && !e.isComposing && e.keyCode !== 229;
 
 export function chooseFiles(): void {
   const input = document.getElementById("choose") as HTMLInputElement;
@@ -91,6 +94,7 @@ export function Composer(): JSX.Element {
         )}
         <textarea
           id="question"
+          dir="auto"
           ref={ref}
           rows={1}
           aria-label={t("ask.label")}
@@ -99,7 +103,7 @@ export function Composer(): JSX.Element {
           value={state.draft}
           onInput={(e) => set({ draft: e.currentTarget.value })}
           onKeyDown={(e) => {
-            if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+            if (isEnter(e)) {
               e.preventDefault();
               if (!run) send();
             }

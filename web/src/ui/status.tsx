@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { request } from "../lib/api";
 import { readMetrics } from "../lib/prometheus";
-import { state, t } from "../state";
+import { runs, state, t, whenRunning } from "../state";
 import { Dialog } from "./dialogs";
 
 interface Sample {
@@ -47,6 +47,20 @@ async function poll(): Promise<Now> {
   }
   return { metrics, busy: slots.filter((s) => s.is_processing).length, slots: slots.length };
 }
+
+/** Measured also while this page has answers coming, so that the plots have something to show. */
+let open = false;
+let sampling = false;
+whenRunning.push(async () => {
+  if (sampling || open) return;
+  sampling = true;
+  await poll();
+  while (runs.size && !open) {
+    await new Promise((r) => setTimeout(r, EVERY));
+    if (!document.hidden && !open) await poll();
+  }
+  sampling = false;
+});
 
 function Plot({ title, series, unit }: { title: string; series: { name: string; values: (number | null)[] }[]; unit: (v: number) => string }): JSX.Element {
   const w = 300;
@@ -102,6 +116,7 @@ export function StatusDialog(): JSX.Element {
   const [now, setNow] = useState<Now | null>(null);
   useEffect(() => {
     let timer = 0;
+    open = true;
     let gone = false;
     const go = async () => {
       const next = await poll();
@@ -112,6 +127,7 @@ export function StatusDialog(): JSX.Element {
     void go();
     return () => {
       gone = true;
+      open = false;
       clearTimeout(timer);
     };
   }, []);
