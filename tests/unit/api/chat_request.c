@@ -419,6 +419,18 @@ static void numbers_beyond_64_bits(void **state) {
     }
     struct mg_fault f = refuse(WITH("\"temperature\":18446744073709551616"));
     assert_string_equal(f.param, "temperature");
+    static const char *const seeds[] = {"9223372036854775808",  "-9223372036854775809",
+                                        "9223372036854779999",  "-9223372036854800000",
+                                        "9999999999999999999",  "-9999999999999999999",
+                                        "10000000000000000000", "-18446744073709551616"};
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        snprintf(body, sizeof body, WITH("\"seed\":%s"), seeds[i]);
+        f = refuse(body);
+        assert_string_equal(f.param, "seed");
+    }
+    struct mg_chat_request *r = parse(WITH("\"seed\":-9223372036854775808"));
+    assert_true(r->common.seed.value == INT64_MIN);
+    mg_chat_request_free(r);
     /* Places behind one are told as in the body. */
     f = refuse("{\"unread\":18446744073709551616,\"a\":1,\"a\":2}");
     struct mg_fault same = refuse("{\"unread\":1.844674407370955161,\"a\":1,\"a\":2}");
