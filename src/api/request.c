@@ -161,10 +161,11 @@ static enum mg_status read_numbers(struct mg_reader *r, struct mg_request *out) 
                 ? mg_read_int(r, r->doc->root, "", field->name, min, max, at)
                 : mg_read_real(r, r->doc->root, "", field->name, field->min, field->max, at);
         if (status != MG_OK) return status;
+        if (out->max_tokens.set &&
+            out->max_tokens.value == 0) /* also where a later one would win */
+            return mg_fault_set(r->f, MG_ERR_ARGUMENT, "invalid_value", field->name,
+                                "%s: must be at least 1, or -1 for as many as fit", field->name);
     }
-    if (out->max_tokens.set && out->max_tokens.value == 0)
-        return mg_fault_set(r->f, MG_ERR_ARGUMENT, "invalid_value", "max_tokens",
-                            "max_tokens: must be at least 1, or -1 for as many as fit");
     out->max_tokens_all = out->max_tokens.set && out->max_tokens.value < 0;
     if (out->max_tokens_all) out->max_tokens = (struct mg_set_int){0};
     if (out->top_k.value < 0) out->top_k.value = 0;

@@ -45,14 +45,19 @@ def before_call(context, case, kwargs):
         for key in ("max_tokens", "max_completion_tokens"):
             if isinstance(body.get(key), int) and not 0 < body[key] <= MOST_TOKENS:
                 body = {**body, key: MOST_TOKENS}
+        bias = body.get("logit_bias")
+        if isinstance(bias, dict):
+            body = {**body, "logit_bias": {str(int(t) % VOCABULARY): x for t, x in bias.items()}}
+        elif isinstance(bias, list):
+            body = {**body, "logit_bias": [[int(t) % VOCABULARY, x] for t, x in bias]}
         if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
             body = {**body, "max_tokens": MOST_TOKENS}
         case.body = body
 
 
 # What a schema can't say: code and words of the refusals. Length is in bytes here, in characters there.
-UNSAID = [("context_length_exceeded", ""), ("invalid_json", "a zero byte in a string"), ("invalid_multipart", "a part without a name"),
-          ("invalid_value", "longer than"), ("invalid_value", "only an assistant's message can call tools"), ("invalid_value", "min_pixels is larger"),
+UNSAID = [("context_length_exceeded", ""), ("too_many_images", "more than 64"), ("invalid_json", "a zero byte in a string"), ("invalid_multipart", "a part without a name"),
+          ("invalid_value", "longer than"), ("invalid_value", "too long"), ("invalid_value", "only an assistant's message can call tools"), ("invalid_value", "min_pixels is larger"),
           ("invalid_value", 'needs "logprobs"'), ("unsupported_value", "tools can't be called yet")]
 
 

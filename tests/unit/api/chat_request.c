@@ -485,6 +485,10 @@ static void what_is_refused_and_how(void **state) {
         {WITH("\"stream_options\":{\"include_usage\":1}"), "stream_options.include_usage",
          "invalid_value", "wanted true or false"},
         {WITH("\"max_tokens\":0"), "max_tokens", "invalid_value", "at least 1"},
+        {WITH("\"max_tokens\":0,\"max_completion_tokens\":5"), "max_tokens", "invalid_value",
+         "at least 1"},
+        {WITH("\"max_tokens\":5,\"max_completion_tokens\":0"), "max_completion_tokens",
+         "invalid_value", "at least 1"},
         {WITH("\"stop\":[1]"), "stop", "invalid_value", "list of strings"},
         {WITH("\"stop\":{}"), "stop", "invalid_value", "list of strings"},
         {WITH("\"stop\":[\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\","
