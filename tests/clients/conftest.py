@@ -82,6 +82,12 @@ def node_packages():
     return installed("node", files, command)
 
 
+def cancelled(server, **headers):
+    """How many requests it counts as given up by their clients."""
+    lines = server.get("/metrics", **headers).body.decode().splitlines()
+    return sum(int(l.split()[1]) for l in lines if l.startswith("margay_requests_cancelled_total{"))
+
+
 @pytest.fixture(scope="module")
 def server():
     s = serving.Server("--no-loop-check")

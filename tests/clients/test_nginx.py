@@ -107,10 +107,10 @@ class Stream:
 def test_events_come_one_by_one(slow, nginx, kind):
     s = Stream(nginx(slow, *KINDS[kind]), **LONG)
     counts, first = s.events(60)
-    assert first < 2 and statistics.median(counts) <= 2, counts
+    assert first < 15 and statistics.median(counts) <= 2, counts
     assert bool(s.z) == (kind == "gzip for streams")
     s.leave()
-    slow.wait(slow.idle, 1)
+    slow.wait(slow.idle, 15)
 
 
 def test_it_would_be_seen(slow, nginx):
@@ -118,7 +118,7 @@ def test_it_would_be_seen(slow, nginx):
     counts, _ = s.events(60)
     assert statistics.median(counts) >= 8, counts
     s.leave()
-    slow.wait(slow.idle, 5)
+    slow.wait(slow.idle, 15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,15 +130,15 @@ def test_heartbeat(slow, nginx, kind):
     waits = Stream(port, **{**LONG, "max_tokens": 2})
     while not waits.text:
         assert waits.more() is not None
-    assert time.monotonic() - waits.begun < 2
+    assert time.monotonic() - waits.begun < 15
     while waits.text.count(b": ping\n\n") < 2:
         assert waits.more() is not None
-    assert time.monotonic() - waits.begun < 4 and waits.text.count(b"data: ") == 1  # the role
+    assert time.monotonic() - waits.begun < 20 and waits.text.count(b"data: ") == 1  # the role
     busy.leave()
     while waits.more() is not None:
         pass
     assert waits.text.endswith(b"data: [DONE]\n\n")
-    slow.wait(slow.idle, 5)
+    slow.wait(slow.idle, 15)
 
 
 def test_whole_replies_and_large_questions(server, nginx):
