@@ -8,18 +8,22 @@ from serve_conftest import RIGHT, data_url, picture
 
 A = RIGHT[0]
 LEFT_OUT = "/ws"  # no HTTP
-SECONDS = 240
+SECONDS = 600
 
 
-def run(server, folder, tmp_path, *args):
+def run(server, folder, tmp_path, *args, key=None):
     """schemathesis' exit status and report. One worker: Python 3.11 fails now and then where two threads parse Python
     ("AST constructor recursion depth mismatch"), as hypothesis does."""
     url = f"http://127.0.0.1:{server.port}"
-    vocabulary = max(server.post("/tokenize", {"content": "<|vision_start|>"}).json["tokens"])  # the last ones are special
-    env = {**os.environ, "PYTHONPATH": f"{folder}:{HERE}", "SCHEMATHESIS_HOOKS": "schema_hooks", "SCHEMA_URL": data_url(picture(A["image"])), "SCHEMA_VOCABULARY": str(vocabulary), "NO_COLOR": "1"}
-    p = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--url", url, "--exclude-path", LEFT_OUT, "--seed", os.environ.get("SCHEMA_SEED", "7"),
-                        "--workers", "1", "--request-timeout", "60", "--output-sanitize", "false", *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
-                       timeout=SECONDS)
+    keyed = {"X-Api-Key": key} if key else {}
+    last = max(server.post("/tokenize", {"content": "<|vision_start|>"}, **keyed).json["tokens"])  # special tokens are the last
+    env = {**os.environ, "PYTHONPATH": f"{folder}:{HERE}", "NO_COLOR": "1", "SCHEMATHESIS_HOOKS": "schema_hooks",
+           "SCHEMA_URL": data_url(picture(A["image"])), "SCHEMA_VOCABULARY": str(last)}
+    p = subprocess.run(
+        [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--url", url, "--exclude-path", LEFT_OUT, "--workers", "1",
+         "--seed", os.environ.get("SCHEMA_SEED", "7"), "--request-timeout", "60", "--output-sanitize", "false", *args,
+         *(x for name, value in keyed.items() for x in ("--header", f"{name}: {value}"))],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, timeout=SECONDS)
     return p.returncode, re.sub(r"[A-Za-z0-9+/=]{400,}", "(base64)", p.stdout.decode(errors="replace"))
 
 
@@ -39,7 +43,22 @@ def test_openapi_holds(serve, schemathesis, tmp_path):
 
 
 def test_keys_are_asked_for(serve, schemathesis, tmp_path):
+    """Where the file says so, and nowhere else; with one, all is as without."""
     keys = tmp_path / "keys"
     keys.write_text("right\n")
     server = serve("--api-key-file", keys)
-    assert server.get("/openapi.json").status == 200
+    document = server.get("/openapi.json").json
+    asked = {True: 0, False: 0}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            closed = operation.get("security") != []
+            asked[closed] += 1
+            call = lambda **headers: server.call(method.upper(), path.replace("{id}", "none"), b"" if method == "post" else None, **headers).status
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"X_Api_Key": "wrong"}):
+                assert (call(**headers) == 401) == closed, (method, path, headers)
+            assert ("401" in operation["responses"]) == closed, (method, path)
+            for headers in ({"Authorization": "Bearer right"}, {"X_Api_Key": "right"}):
+                assert call(**headers) != 401, (method, path, headers)
+    assert asked[True] >= 16 and asked[False] >= 4
+    code, report = run(server, schemathesis, tmp_path, "--phases", "examples,stateful", "--max-examples", "5", "--checks", "all", key="right")
+    assert code == 0, report[-20000:]
