@@ -90,6 +90,34 @@ static enum mg_status scan_string(struct scan *s, size_t begin, size_t *end, boo
     }
 }
 
+/* jansson calls whole numbers beyond 64 bits an error; here they are numbers, and whether one is
+ * too large for its field is that field's to say. From its first character, the number becomes one
+ * with an exponent and as many bytes, so that places stay what they are: 36893488147419103232
+ * becomes 3.68934881474192e19. The last digit kept is one higher (but for a 9): what is beyond 64
+ * bits stays beyond. Moves *at to its last character. */
+static enum mg_status scan_number(struct scan *s, size_t *at) {
+    bool negative = s->body[*at] == '-';
+    const char *most = negative ? "9223372036854775808" : "9223372036854775807";
+    size_t begin = *at + negative, end = begin, n_most = strlen(most);
+    while (end < s->n && s->body[end] >= '0' && s->body[end] <= '9') end++;
+    size_t digits = end - begin;
+    while (end < s->n && s->body[end] && strchr("0123456789.eE+-", s->body[end])) end++;
+    *at = end - 1;
+    if (end - begin > digits || digits < n_most || s->body[begin] == '0') return MG_OK;
+    if (digits == n_most && memcmp(s->body + begin, most, digits) <= 0) return MG_OK;
+    char exponent[24];
+    int n = snprintf(exponent, sizeof exponent, "e%zu", digits - 1);
+    mg_buf_add(&s->skeleton, s->body + s->copied, begin + 1 - s->copied);
+    mg_buf_add(&s->skeleton, ".", 1);
+    size_t last = begin + digits - 2 - (size_t)n;
+    mg_buf_add(&s->skeleton, s->body + begin + 1, last - begin - 1);
+    char up = (char)(s->body[last] + (s->body[last] < '9'));
+    mg_buf_add(&s->skeleton, &up, 1);
+    if (!mg_buf_add(&s->skeleton, exponent, (size_t)n)) return mg_fault_memory(s->f, "request");
+    s->copied = end;
+    return MG_OK;
+}
+
 /* Whether the string that ends at `end` is a key. */
 static bool is_key(const struct scan *s, size_t end) {
     size_t i = end + 1;
@@ -150,7 +178,12 @@ static enum mg_status make_skeleton(struct scan *s) {
                 return mg_fault_set(s->f, MG_ERR_LIMIT, "json_too_large", "",
                                     "the body has more than %zu values", MG_JDOC_VALUES);
             break;
-        default: break;
+        default:
+            if (s->body[i] == '-' || (s->body[i] >= '0' && s->body[i] <= '9')) {
+                enum mg_status status = scan_number(s, &i);
+                if (status != MG_OK) return status;
+            }
+            break;
         }
     }
     if (!mg_buf_add(&s->skeleton, s->body + s->copied, s->n - s->copied))

@@ -112,7 +112,7 @@ enum mg_status mg_read_int(struct mg_reader *r, const json_t *object, const char
     } else if (json_is_real(value)) {
         double real = json_real_value(value);
         if (real != floor(real)) return mg_read_wrong(r, path, key, "a whole number", value);
-        if (fabs(real) > 9007199254740992.0)
+        if (!(real >= -0x1p63 && real < 0x1p63))
             return out_of_range(r, path, key, (double)min, (double)max);
         x = (int64_t)real;
     } else {
@@ -161,10 +161,11 @@ static enum mg_status read_numbers(struct mg_reader *r, struct mg_request *out) 
                 ? mg_read_int(r, r->doc->root, "", field->name, min, max, at)
                 : mg_read_real(r, r->doc->root, "", field->name, field->min, field->max, at);
         if (status != MG_OK) return status;
+        if (out->max_tokens.set &&
+            out->max_tokens.value == 0) /* also where a later one would win */
+            return mg_fault_set(r->f, MG_ERR_ARGUMENT, "invalid_value", field->name,
+                                "%s: must be at least 1, or -1 for as many as fit", field->name);
     }
-    if (out->max_tokens.set && out->max_tokens.value == 0)
-        return mg_fault_set(r->f, MG_ERR_ARGUMENT, "invalid_value", "max_tokens",
-                            "max_tokens: must be at least 1, or -1 for as many as fit");
     out->max_tokens_all = out->max_tokens.set && out->max_tokens.value < 0;
     if (out->max_tokens_all) out->max_tokens = (struct mg_set_int){0};
     if (out->top_k.value < 0) out->top_k.value = 0;
@@ -268,8 +269,10 @@ static enum mg_status read_bias(struct mg_reader *r, struct mg_request *out) {
     if (json_is_array(bias)) {
         for (; status == MG_OK && at < n; at++) {
             const json_t *pair = json_array_get(bias, at), *id = json_array_get(pair, 0);
-            status = json_array_size(pair) == 2 && json_is_integer(id)
-                         ? bias_value(r, json_integer_value(id), json_array_get(pair, 1), &list[at])
+            double x = json_number_value(id); /* also spelled as 64.0 */
+            bool is_id = json_is_number(id) && x >= 0 && x <= INT32_MAX && x == floor(x);
+            status = json_array_size(pair) == 2 && is_id
+                         ? bias_value(r, (int64_t)x, json_array_get(pair, 1), &list[at])
                          : wrong_bias(r, "wanted pairs of a token id and a value");
         }
     } else {
@@ -319,7 +322,7 @@ static bool is_empty(const json_t *value) {
 /* What changes the answer and isn't there yet. */
 static enum mg_status refuse_missing(struct mg_reader *r, enum mg_dialect dialect) {
     const json_t *root = r->doc->root, *format = mg_jdoc_get(root, "response_format"),
-                 *choice = mg_jdoc_get(root, "tool_choice");
+                 *choice = mg_jdoc_get(root, "tool_choice"), *tools = mg_jdoc_get(root, "tools");
     if (format) {
         const json_t *type = json_is_string(format) ? format : mg_jdoc_get(format, "type");
         if (!json_is_string(type))
@@ -336,16 +339,21 @@ static enum mg_status refuse_missing(struct mg_reader *r, enum mg_dialect dialec
     bool none = choice && mg_jdoc_is(choice, "none");
     if (choice && !none && !mg_jdoc_is(choice, "auto"))
         return unsupported(r, "tool_choice", "tools can't be called yet; only \"none\" is there");
-    if (!none && !is_empty(mg_jdoc_get(root, "tools")))
-        return unsupported(r, "tools", "tools can't be called yet");
+    if (tools && !json_is_array(tools)) return mg_read_wrong(r, "", "tools", "a list", tools);
+    if (!none && !is_empty(tools)) return unsupported(r, "tools", "tools can't be called yet");
     if (!none && !is_empty(mg_jdoc_get(root, "functions")))
         return unsupported(r, "functions", "functions can't be called yet");
     if (json_is_true(mg_jdoc_get(root, "continue_final_message")))
         return unsupported(r, "continue_final_message", "a turn can't be continued yet");
     if (dialect != MG_DIALECT_COMPLETION) return MG_OK;
-    if (json_is_true(mg_jdoc_get(root, "echo")))
-        return unsupported(r, "echo", "the prompt can't be echoed");
-    if (!is_empty(mg_jdoc_get(root, "suffix")))
+    struct mg_set_bool echo = {0};
+    enum mg_status status = mg_read_bool(r, root, "", "echo", &echo);
+    if (status != MG_OK) return status;
+    if (echo.value) return unsupported(r, "echo", "the prompt can't be echoed");
+    const json_t *suffix = mg_jdoc_get(root, "suffix");
+    if (suffix && !json_is_string(suffix))
+        return mg_read_wrong(r, "", "suffix", "a string", suffix);
+    if (!is_empty(suffix))
         return unsupported(r, "suffix", "the model can't fill in the middle of a text");
     return MG_OK;
 }

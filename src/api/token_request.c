@@ -6,6 +6,8 @@
 #include "api/request_read.h"
 #include "text/unicode.h"
 
+#include <math.h>
+
 enum mg_status mg_tokenize_request_parse(const char *body, size_t n,
                                          struct mg_tokenize_request *out, struct mg_fault *f) {
     *out = (struct mg_tokenize_request){.text = {.max = SIZE_MAX}};
@@ -50,8 +52,8 @@ enum mg_status mg_detokenize_request_parse(const char *body, size_t n, struct mg
     if (status == MG_OK && !mg_ids_reserve(out, count)) status = mg_fault_memory(f, "request");
     for (size_t i = 0; i < count && status == MG_OK; i++) {
         const json_t *id = json_array_get(tokens, i);
-        json_int_t x = json_integer_value(id);
-        if (!json_is_integer(id) || x < 0 || x > INT32_MAX)
+        double x = json_number_value(id); /* also spelled as 64.0 */
+        if (!json_is_number(id) || !(x >= 0 && x <= INT32_MAX) || x != floor(x))
             status = mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_value", "tokens",
                                   "tokens[%zu]: not a token id", i);
         else

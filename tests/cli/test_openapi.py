@@ -28,13 +28,15 @@ def problems(schema, value, at="$"):
     """What of `value` does not fit `schema`: the part of JSON Schema that our document uses, nothing else."""
     known = {"$ref", "type", "properties", "required", "additionalProperties", "maxProperties", "items", "minItems",
              "maxItems", "enum", "const", "anyOf", "minimum", "maximum", "maxLength", "pattern", "description", "default",
-             "example", "contentMediaType"}
+             "example", "contentMediaType", "minLength", "not", "prefixItems", "propertyNames"}
     assert set(schema) <= known, set(schema) - known
     if "$ref" in schema:
         return problems(resolve(schema["$ref"]), value, at)
     found = []
     if "anyOf" in schema and all(problems(s, value, at) for s in schema["anyOf"]):
         found.append(f"{at}: fits none of anyOf")
+    if "not" in schema and not problems(schema["not"], value, at):
+        found.append(f"{at}: {value!r} is what it must not be")
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if types and not any(is_type(value, t) for t in types):
@@ -45,16 +47,18 @@ def problems(schema, value, at="$"):
         if value < schema.get("minimum", value) or value > schema.get("maximum", value):
             found.append(f"{at}: {value} is out of range")
     if isinstance(value, str):
-        if len(value.encode()) > schema.get("maxLength", 1 << 60) or not re.search(schema.get("pattern", ""), value):
+        if not schema.get("minLength", 0) <= len(value.encode()) <= schema.get("maxLength", 1 << 60) or not re.search(schema.get("pattern", ""), value):
             found.append(f"{at}: the string does not fit")
     if isinstance(value, list):
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", 1 << 60):
             found.append(f"{at}: {len(value)} items")
+        first = schema.get("prefixItems", [])
         for i, item in enumerate(value):
-            found += problems(schema.get("items", {}), item, f"{at}[{i}]")
+            found += problems(first[i] if i < len(first) else schema.get("items", {}), item, f"{at}[{i}]")
     if isinstance(value, dict):
         found += [f"{at}: no {key}" for key in schema.get("required", []) if key not in value]
         for key, item in value.items():
+            found += problems(schema.get("propertyNames", {}), key, f"{at}: the name {key!r}")
             inner = schema.get("properties", {}).get(key, schema.get("additionalProperties", {}))
             if inner is False:
                 found.append(f"{at}: {key} is not in the schema")
@@ -125,6 +129,8 @@ def test_the_checker_finds_what_is_wrong():
         assert problems(SCHEMAS["FileList"], bad)
     assert problems({"minimum": 1}, 0) and problems({"maximum": 1}, 2) and problems({"pattern": "^a$"}, "b")
     assert problems({"maxLength": 1}, "ab") and problems({"maxItems": 0}, [1]) and problems({"anyOf": [{"type": "null"}]}, 1)
+    assert problems({"not": {"const": 0}}, 0) and not problems({"not": {"const": 0}}, 1) and problems({"minLength": 1}, "")
+    assert problems({"prefixItems": [{"type": "null"}]}, [1]) and problems({"propertyNames": {"pattern": "^a$"}}, {"b": 1})
 
 
 def test_every_reference_leads_somewhere_and_every_schema_is_used():

@@ -1,7 +1,7 @@
 """margay serve in front of other people's programs: OpenAI's clients for Python and Node, schemathesis, curl, nginx.
 
-The Python packages of requirements.txt and the Node packages of node/ are installed once, below build/clients. Where
-that can't be done (no network, no npm) the tests are skipped by name, but not in CI.
+The Python packages of openai.txt and schemathesis.txt and the Node packages of node/ are installed once, below
+build/clients. Where that can't be done (no network, no npm) the tests are skipped by name; in CI they fail.
 """
 import hashlib, importlib.util, os, pathlib, shutil, subprocess, sys
 
@@ -38,16 +38,35 @@ def installed(name, of, command):
     return folder
 
 
+def from_pip(name):
+    """The folder with what NAME.txt asks for, at the versions of constraints.txt."""
+    files = [HERE / f"{name}.txt", HERE / "constraints.txt"]
+
+    def command(folder):
+        return subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target", folder,
+                               "-r", files[0], "-c", files[1]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return installed(name, files, command)
+
+
+@pytest.fixture(scope="session")
+def openai(python_packages):
+    import openai
+    return openai
+
+
 @pytest.fixture(scope="session")
 def python_packages():
-    """The folder for PYTHONPATH, put on our own path too."""
-    def command(folder):
-        return subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", folder, "-r", HERE / "requirements.txt"],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    folder = installed("python", [HERE / "requirements.txt"], command)
+    """The clients' folder, put on our own path. What checks the schema runs apart: it brings a pytest of its own."""
+    folder = from_pip("openai")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def schemathesis():
+    """The folder for PYTHONPATH."""
+    return from_pip("schemathesis")
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +80,12 @@ def node_packages():
             shutil.copy(f, folder)
         return subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return installed("node", files, command)
+
+
+def cancelled(server, **headers):
+    """How many requests it counts as given up by their clients."""
+    lines = server.get("/metrics", **headers).body.decode().splitlines()
+    return sum(int(l.split()[1]) for l in lines if l.startswith("margay_requests_cancelled_total{"))
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ static void tokenize(void **state) {
     }
     struct mg_ids ids;
     f = (struct mg_fault){0};
-    assert_int_equal(mg_detokenize_request_parse("{\"tokens\":[0,2147483647]}", 25, &ids, &f),
+    assert_int_equal(mg_detokenize_request_parse("{\"tokens\":[0,2147483647.0]}", 27, &ids, &f),
                      MG_OK);
     assert_true(ids.n == 2 && ids.id[0] == 0 && ids.id[1] == INT32_MAX);
     mg_ids_free(&ids);
