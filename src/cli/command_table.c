@@ -116,6 +116,21 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
           "margay bench --shape qwen3-vl-2b --plot speed.svg",
           "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
          0},
+    [MG_CMD_DOCTOR] =
+        {"doctor",
+         "[options]",
+         "say what this machine offers and what holds it back",
+         "Looks at the processor (instruction set, cores, siblings, quota, NUMA, governor), "
+         "memory, "
+         "limits, /tmp, the model and, with --redis, a Redis server; measures memory bandwidth and "
+         "operations a second, and calculates from these how long an answer takes. Each finding "
+         "has a level (ok, note, warning: slower than need be, problem: fails or is of no use), "
+         "why it matters, and the command that mends it. Nothing is changed.\n"
+         "Give it the options and the environment that serve gets. Exit status 1 when there is a "
+         "problem, else 0.",
+         {"margay doctor", "margay doctor -m Qwen3-VL-2B-Instruct --verify",
+          "MARGAY_REDIS=redis://:password@10.0.0.5 margay doctor --json --quick", NULL},
+         0},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",

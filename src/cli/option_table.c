@@ -14,6 +14,7 @@
 #define CONVERT (1u << MG_CMD_CONVERT)
 #define PULL (1u << MG_CMD_PULL)
 #define BENCH (1u << MG_CMD_BENCH)
+#define DOCTOR (1u << MG_CMD_DOCTOR)
 #define SERVE (1u << MG_CMD_SERVE)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
@@ -34,11 +35,12 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                       .type = MG_TYPE_STRING,
                       .value = "FOLDER",
                       .llama = "LLAMA_ARG_MODEL",
-                      .fallback = "the small demo model that ships",
+                      .fallback =
+                          "the small demo model that ships; doctor: none, the published 2B shapes",
                       .group = G_MODEL,
                       .help = "Folder of the checkpoint (config.json, tokenizer.json, "
                               "model.safetensors or its shards), or a file that convert made.",
-                      .commands = ENGINE | TOKENIZE},
+                      .commands = ENGINE | TOKENIZE | DOCTOR},
     [MG_OPT_WEIGHTS] =
         {.name = "weights",
          .type = MG_TYPE_CHOICE,
@@ -50,14 +52,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
              "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
              "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
              "at first use.",
-         .commands = ENGINE | CONVERT},
+         .commands = ENGINE | CONVERT | DOCTOR},
     [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
                           .type = MG_TYPE_STRING,
                           .value = "FOLDER",
                           .fallback = "$XDG_CACHE_HOME/margay, or ~/.cache/margay",
                           .group = G_MODEL,
                           .help = "Where converted checkpoints are kept.",
-                          .commands = ENGINE},
+                          .commands = ENGINE | DOCTOR},
     [MG_OPT_THREADS] = {.name = "threads",
                         .alias = {"-t"},
                         .type = MG_TYPE_INT,
@@ -68,7 +70,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                         .fallback = "what affinity, quota and cores allow",
                         .group = G_MODEL,
                         .help = "Threads that compute; 0 or -1 for the default.",
-                        .commands = ENGINE | CONVERT},
+                        .commands = ENGINE | CONVERT | DOCTOR},
     [MG_OPT_CPU_RANGE] = {.name = "cpu-range",
                           .alias = {"-Cr"},
                           .type = MG_TYPE_STRING,
@@ -76,7 +78,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .fallback = "what the affinity mask allows",
                           .group = G_MODEL,
                           .help = "Processors to compute on, such as 0-3,8.",
-                          .commands = ENGINE | BENCH},
+                          .commands = ENGINE | DOCTOR},
     [MG_OPT_PIN] = {.name = "pin",
                     .type = MG_TYPE_CHOICE,
                     .choice = "auto|on|off",
@@ -96,7 +98,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .fallback = "8192",
          .group = G_MODEL,
          .help = "Most tokens of prompt, pictures and answer together; 0 for the default.",
-         .commands = ENGINE},
+         .commands = ENGINE | DOCTOR},
     [MG_OPT_PREFILL_CHUNK] =
         {.name = "prefill-chunk",
          .alias = {"-ub", "--ubatch-size"},
@@ -382,14 +384,16 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                            .help = "Stops an answer that only repeats itself.",
                            .commands = ANSWER | SERVE},
 
-    [MG_OPT_JSON] = {.name = "json",
-                     .type = MG_TYPE_FLAG,
-                     .argv_only = true,
-                     .group = G_OUTPUT,
-                     .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
-                             "and what was done to each "
-                             "picture. bench: every figure. pull: what was fetched.",
-                     .commands = ASK | BENCH | PULL | CONVERT},
+    [MG_OPT_JSON] =
+        {.name = "json",
+         .type = MG_TYPE_FLAG,
+         .argv_only = true,
+         .group = G_OUTPUT,
+         .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
+                 "and what was done to each "
+                 "picture. bench: every figure. pull: what was fetched. doctor: the machine and "
+                 "the findings.",
+         .commands = ASK | BENCH | PULL | CONVERT | DOCTOR},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -443,8 +447,10 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                        .type = MG_TYPE_FLAG,
                        .argv_only = true,
                        .group = G_OUTPUT,
-                       .help = "Checks a packed file instead of making one.",
-                       .commands = CONVERT},
+                       .help =
+                           "Checks a packed file instead of making one; doctor: reads the model's "
+                           "packed file through and compares its checksum.",
+                       .commands = CONVERT | DOCTOR},
     [MG_OPT_PIXEL_VALUES] = {.name = "pixel-values",
                              .type = MG_TYPE_STRING,
                              .argv_only = true,
@@ -815,6 +821,49 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .group = G_SERVER,
                           .help = "Serve the page from this folder instead, for work on it.",
                           .commands = SERVE},
+    [MG_OPT_REDIS] = {.name = "redis",
+                      .type = MG_TYPE_STRING,
+                      .value = "URL",
+                      .fallback = "none",
+                      .group = G_SERVER,
+                      .help = "Redis server: redis://[user:password@]host:port/database, rediss:// "
+                              "for TLS. Visible in ps: put a password into MARGAY_REDIS.",
+                      .commands = DOCTOR},
+    [MG_OPT_REDIS_CA] = {.name = "redis-ca-file",
+                         .type = MG_TYPE_STRING,
+                         .value = "FILE",
+                         .fallback = "the system's",
+                         .group = G_SERVER,
+                         .help = "Authorities in PEM that a rediss:// server's certificate is "
+                                 "checked with.",
+                         .commands = DOCTOR},
+    [MG_OPT_REDIS_CERT] = {.name = "redis-cert-file",
+                           .type = MG_TYPE_STRING,
+                           .value = "FILE",
+                           .group = G_SERVER,
+                           .help = "Certificate in PEM to show a rediss:// server that wants one.",
+                           .commands = DOCTOR},
+    [MG_OPT_REDIS_KEY] = {.name = "redis-key-file",
+                          .type = MG_TYPE_STRING,
+                          .value = "FILE",
+                          .fallback = "in the certificate's file",
+                          .group = G_SERVER,
+                          .help = "Its private key in PEM.",
+                          .commands = DOCTOR},
+    [MG_OPT_QUICK] = {.name = "quick",
+                      .type = MG_TYPE_FLAG,
+                      .argv_only = true,
+                      .group = G_GENERAL,
+                      .help = "Measures nothing, and so tells no expected times.",
+                      .commands = DOCTOR},
+    [MG_OPT_ROOT] = {.name = "root",
+                     .type = MG_TYPE_STRING,
+                     .argv_only = true,
+                     .value = "FOLDER",
+                     .group = G_GENERAL,
+                     .help = "Judges another machine by a copy of its files: /proc, /sys and the "
+                             "rest are read below FOLDER, and nothing is measured.",
+                     .commands = DOCTOR},
     [MG_OPT_MAN] = {.name = "man",
                     .type = MG_TYPE_FLAG,
                     .argv_only = true,
@@ -828,14 +877,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .fallback = "margay/config.ini in $XDG_CONFIG_HOME or ~/.config, when there",
          .group = G_GENERAL,
          .help = "INI file: key = value with options' names, for all commands or below [COMMAND].",
-         .commands = ENGINE | TOKENIZE | PULL},
+         .commands = ENGINE | TOKENIZE | PULL | DOCTOR},
     [MG_OPT_PROGRESS] = {.name = "progress",
                          .type = MG_TYPE_FLAG,
                          .negatable = true,
                          .fallback = "on",
                          .group = G_GENERAL,
                          .help = "Tells the stages on standard error, with a bar on a terminal.",
-                         .commands = ENGINE | PULL},
+                         .commands = ENGINE | PULL | DOCTOR},
     [MG_OPT_VERBOSE] = {.name = "verbose",
                         .alias = {"-v"},
                         .type = MG_TYPE_FLAG,
