@@ -116,6 +116,7 @@ static enum mg_status examine(struct mg_doctor *d, struct mg_err *err) {
                            "file has the processors");
     }
     if (range) st = mg_affinity_narrow(range, err);
+    if (st && err) snprintf(err->code, sizeof err->code, "usage");
     if (st) return st;
     mg_topology_read(d->root, &d->topology);
     d->n_thread = (int)mg_opt_int(d->o, MG_OPT_THREADS, 0);
