@@ -77,15 +77,15 @@ static void check_pages(struct mg_doctor *d) {
     const char *prefix = d->place == MG_PLACE_HOST ? "" : "on the host: ";
     const char *text = mg_doctor_read(d, "/sys/kernel/mm/transparent_hugepage/enabled");
     if (text && strstr(text, "[never]"))
-        mg_doctor_say(d, MG_LEVEL_NOTE, "huge-pages",
-                      "Buffers, keys and values lie in small pages only, so that more time goes "
-                      "into finding them (a few percent at most; the mapped weights have small "
-                      "pages in any case).",
-                      mg_doctor_text(d,
-                                     "%secho always | sudo tee "
-                                     "/sys/kernel/mm/transparent_hugepage/enabled",
-                                     prefix),
-                      "transparent huge pages: never");
+        mg_doctor_say(
+            d, MG_LEVEL_NOTE, "huge-pages",
+            "Buffers, keys and values lie in small pages, which cost more time to find; the "
+            "mapped weights do in any case.",
+            mg_doctor_text(d,
+                           "%secho always | sudo tee "
+                           "/sys/kernel/mm/transparent_hugepage/enabled",
+                           prefix),
+            "transparent huge pages: never");
     else if (text)
         mg_doctor_say(d, MG_LEVEL_OK, "huge-pages", NULL, NULL, "transparent huge pages: %s",
                       strstr(text, "[always]") ? "always" : "when asked for (madvise)");
