@@ -31,7 +31,7 @@ static bool is_int(const struct mg_doctor *d) {
 static struct share reached(const struct mg_doctor *d) {
     enum mg_tier tier = d->features.tier;
     if (!is_int(d)) return (struct share){0.77, 0.80};
-    if (tier == MG_TIER_AMX) return (struct share){0.35, 0.90};
+    if (tier == MG_TIER_AMX) return (struct share){0.20, 0.90};
     if (tier == MG_TIER_AVXVNNI || tier >= MG_TIER_VNNI)
         return d->features.intel ? (struct share){0.85, 0.90} : (struct share){0.80, 0.65};
     return (struct share){0.60, 0.45};
