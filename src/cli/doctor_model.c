@@ -2,7 +2,8 @@
  * many bytes it takes.
  *
  * Memory of one question: the weights, 256 MiB of buffers (220 were measured with a picture of
- * 1,014 tokens, docs/speed.md), and keys and values in bf16 of 2,048 tokens.
+ * 1,014 tokens, docs/speed.md), and keys and values in bf16 of 2,048 tokens, or as many as
+ * --ctx-size has.
  */
 #include "cli/doctor.h"
 
@@ -56,7 +57,9 @@ static double bytes_by_shape(const struct mg_config *c, enum mg_file_weights wei
 
 static void set_need(struct mg_doctor *d) {
     const struct mg_text_config *t = &d->config.text;
-    double kv = 2.0 * (double)t->n_layer * (double)(t->n_head_kv * t->head_dim) * 2 * TOKENS;
+    double tokens = (double)mg_opt_int(d->o, MG_OPT_CTX_SIZE, 0);
+    if (tokens < 1) tokens = TOKENS;
+    double kv = 2.0 * (double)t->n_layer * (double)(t->n_head_kv * t->head_dim) * 2 * tokens;
     d->need_bytes = d->weight_bytes + BUFFERS + kv;
 }
 

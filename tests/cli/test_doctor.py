@@ -216,6 +216,14 @@ def test_little_memory(margay, machine):
     only(judge(margay, machine.memory(2 * GB, GB)), "memory", "problem", "2.15 GB of memory", "2.14 of weights", "int4")
 
 
+def test_long_context(margay, machine):
+    machine.memory(16 * GB, 15 * GB)
+    assert not bad(judge(margay, machine, "-c", "8192"))
+    o = judge(margay, machine, "-c", "131072")  # 114,688 bytes a token: 28 layers, 8 heads of 128, twice, bf16
+    assert only(o, "memory", "problem", "takes 17.4")
+    assert o["model"]["question_bytes"] - o["model"]["weight_bytes"] == (256 << 20) + 131072 * 114688
+
+
 def test_memory_taken_by_others(margay, machine):
     only(judge(margay, machine.memory(16 * GB, 2 * GB)), "memory", "warning", "2.15 GB of 17.18 GB are available", "ps -eo")
 
