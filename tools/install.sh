@@ -35,6 +35,7 @@ need libcurl4-openssl-dev lib libcurl
 need ca-certificates test -s /etc/ssl/certs/ca-certificates.crt
 need libevent-dev lib libevent_core
 need libwslay-dev header wslay/wslay.h
+need libhiredis-dev lib hiredis
 need libcmocka-dev lib cmocka
 if [ "$what" = test ]; then
     need binutils have objdump
@@ -43,6 +44,8 @@ if [ "$what" = test ]; then
     need python3-pytest module pytest
     need python3-pip module pip
     need curl have curl
+    need redis-server have redis-server
+    need openssl have openssl
     need nginx-light nginx_there
     need nodejs have node
     need npm have npm

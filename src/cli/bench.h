@@ -109,6 +109,9 @@ enum mg_status mg_bench_shape(struct mg_options *o, const char *name, const char
                               struct mg_progress *progress, const char **folder,
                               struct mg_err *err);
 
+/* The published 2B model's configuration; the ids of its control tokens are made up. */
+enum mg_status mg_bench_shape_2b(struct mg_config *out, struct mg_err *err);
+
 /* --image's file or the picture that --size asks for. */
 enum mg_status mg_bench_load_picture(const struct mg_options *o, uint64_t seed, struct mg_buf *out,
                                      struct mg_err *err);

@@ -495,3 +495,12 @@ enum mg_status mg_bench_shape(struct mg_options *o, const char *name, const char
     free(m);
     return st;
 }
+
+enum mg_status mg_bench_shape_2b(struct mg_config *out, struct mg_err *err) {
+    struct mg_buf text = {0};
+    if (!mg_buf_printf(&text, config_2b, 1, 2, 3, 4)) return mg_fail_memory(err, "configuration");
+    enum mg_status st = mg_config_parse((const char *)text.data, text.n, preprocess_2b,
+                                        sizeof preprocess_2b - 1, NULL, 0, out, err);
+    mg_buf_free(&text);
+    return st;
+}

@@ -1,4 +1,5 @@
-/* cli/option_table.c - the table of commands and options; see options.h for what is made of it.
+/* cli/option_table.c - the table of options; see options.h for what is made of it. The commands are
+ * in command_table.c.
  *
  * The order of options is the order in help. Spellings, short forms and environment names are
  * llama-server's where it has the option. A new option is one entry here, one name in enum mg_opt,
@@ -13,142 +14,12 @@
 #define CONVERT (1u << MG_CMD_CONVERT)
 #define PULL (1u << MG_CMD_PULL)
 #define BENCH (1u << MG_CMD_BENCH)
+#define DOCTOR (1u << MG_CMD_DOCTOR)
 #define SERVE (1u << MG_CMD_SERVE)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
 #define ENGINE (ASK | CHAT | SERVE | TRACE | BENCH)
-
-const struct mg_command_info mg_commands[MG_N_CMD] = {
-    [MG_CMD_ASK] =
-        {"ask",
-         "[options] [IMAGE...] \"QUESTION\"",
-         "ask a question about pictures",
-         "Answers on standard output as the words come, with progress on standard error. The last "
-         "argument is the "
-         "question, those before it are pictures (JPEG, PNG, WebP, GIF, BMP; HEIC and AVIF where "
-         "libheif is "
-         "installed); - reads a picture from standard input. With --prompt or --file all arguments "
-         "are pictures. "
-         "A question without a picture is allowed.\n"
-         "With --folder the same question is asked about every picture in a folder, one JSON line "
-         "each; a picture "
-         "that can't be read gives a line with an error. With --output the lines are appended to a "
-         "file, and "
-         "pictures that have a line there already are skipped, so an interrupted run can be "
-         "repeated.",
-         {"margay ask photo.jpg \"What is on the table?\"",
-          "margay ask -m ~/Qwen3-VL-2B-Instruct --json a.png b.png \"What has changed?\"",
-          "margay ask --folder receipts -o totals.jsonl \"What is the total?\"", NULL},
-         SIZE_MAX},
-    [MG_CMD_CHAT] = {"chat",
-                     "[options] [IMAGE...]",
-                     "hold a conversation about pictures in the terminal",
-                     "Each line is a question; the answers before it are remembered. A line that "
-                     "ends with a backslash goes on "
-                     "in the next. /image PATH adds a picture to the next question, /clear begins "
-                     "anew, /help lists this, "
-                     "/quit or ctrl-D leaves. Ctrl-C stops an answer, not the conversation.",
-                     {"margay chat photo.jpg", "margay chat -m ~/Qwen3-VL-2B-Instruct", NULL},
-                     SIZE_MAX},
-    [MG_CMD_SERVE] =
-        {"serve",
-         "[options]",
-         "answer over HTTP, for OpenAI's clients and others",
-         "Serves the OpenAI API (chat completions with pictures, streams, files), WebSocket, "
-         "health and metrics; what there is stands at /openapi.json. Several people are answered "
-         "at once: their tokens share each pass over the weights, and a second question on the "
-         "same picture reads only what is new. What a request leaves open comes from the model's "
-         "generation_config.json and the options here.\n"
-         "The first ctrl-C or SIGTERM lets answers finish, for --drain-time at most, the second "
-         "ends them. SIGHUP reads keys and certificate anew and reopens the access log.",
-         {"margay serve -m Qwen3-VL-2B-Instruct",
-          "margay serve -m model.safetensors --host 0.0.0.0 --api-key-file keys.txt",
-          "margay serve --unix-socket /run/margay.sock --media-path /srv/pictures", NULL},
-         0},
-    [MG_CMD_TRACE] = {"trace",
-                      "[options] --messages FILE --out FOLDER",
-                      "write every stage of one request as .npy files",
-                      "Reads a conversation from a JSON file ({\"messages\": [{\"role\", "
-                      "\"content\"}]}, content a string or "
-                      "parts {\"type\": \"image\", \"image\": FILE} and {\"type\": \"text\", "
-                      "\"text\": ...}) and writes "
-                      "input_ids, image_grid_thw, position_ids, pixel_values, vision, "
-                      "deepstack_0.., logits and greedy (and kept, with --prune) to the "
-                      "output folder, for comparison with the reference.",
-                      {"margay trace -m models/demo --messages case.json --images pictures "
-                       "--weights f32 --out stages",
-                       NULL},
-                      0},
-    [MG_CMD_TOKENIZE] =
-        {"tokenize",
-         "--model FOLDER [--no-special]",
-         "turn text into token ids and back",
-         "Reads one JSON string a line from standard input and writes {\"ids\": [...], \"text\": "
-         "\"...\"} a line, "
-         "with the text decoded from the ids. The folder needs no more than tokenizer.json.",
-         {"echo '\"Hello there\"' | margay tokenize --model models/demo", NULL},
-         0},
-    [MG_CMD_CONVERT] =
-        {"convert",
-         "[options] FOLDER -o FILE",
-         "make one packed file of a checkpoint folder",
-         "Writes the checkpoint with 8-bit, 4-bit or bf16 weights into one .safetensors file that "
-         "holds all that is needed (configuration and tokenizer too), is mapped and used in place, "
-         "and is shared by all processes that use it. Prints which matrices are kept at which "
-         "precision and how far off they are. ask and chat do the same by themselves, into the "
-         "cache folder, when they are given a folder.\n"
-         "The file appears under its name when it is whole; an interrupted conversion leaves "
-         "nothing. --verify reads a packed file through and compares its checksum.",
-         {"margay convert Qwen3-VL-2B-Instruct -o qwen3-vl-2b-int8.safetensors",
-          "margay convert Qwen3-VL-2B-Instruct --weights int4 -o small.safetensors",
-          "margay convert --verify small.safetensors", NULL},
-         1},
-    [MG_CMD_PULL] =
-        {"pull",
-         "[options] OWNER/NAME",
-         "fetch a checkpoint from Hugging Face or a compatible server",
-         "Fetches config.json, the tokenizer's files, chat templates and model*.safetensors into a "
-         "folder, in parallel ranges, and checks every file's checksum. Interrupted or cut off, "
-         "the "
-         "same command goes on where it was; files that are whole are checked and kept.\n"
-         "HF_ENDPOINT names another server, HF_TOKEN an access token for gated and private "
-         "repositories; it is sent to that server alone. HTTPS_PROXY, NO_PROXY and CURL_CA_BUNDLE "
-         "are obeyed.",
-         {"margay pull Qwen/Qwen3-VL-2B-Instruct",
-          "HF_ENDPOINT=https://hf-mirror.com margay pull Qwen/Qwen3-VL-2B-Instruct -o model", NULL},
-         1},
-    [MG_CMD_BENCH] =
-        {"bench",
-         "[options]",
-         "measure speed and memory, and the machine's limits",
-         "Asks a question about a picture several times and reports the median time of each part, "
-         "the start of a fresh process, its memory, and what share that is of this machine's "
-         "limits: operations a second of its instructions and bytes a second from memory, "
-         "measured in the same run. Without -m or --shape the demo model is measured, which is too "
-         "small to say much. --shape writes random weights to the cache folder once (4.3 GB for "
-         "qwen3-vl-2b): speed does not depend on what the weights are. Tokens are decoded one by "
-         "one unless --draft says otherwise.",
-         {"margay bench -m Qwen3-VL-2B-Instruct",
-          "margay bench --shape qwen3-vl-2b --plot speed.svg",
-          "margay bench -m Qwen3-VL-2B-Instruct --size 1200x800 --json", NULL},
-         0},
-    [MG_CMD_HELP] =
-        {"help",
-         "[COMMAND] [--man]",
-         "explain a command, or print the man page",
-         "Without a command: what there is. --man prints the whole manual as a man page (roff).",
-         {"margay help ask", "margay help --man | man -l -", NULL},
-         1},
-    [MG_CMD_VERSION] = {"version", "", "print the version", "Also: margay --version.", {NULL}, 0},
-    [MG_CMD_COMPLETION] = {"completion",
-                           "bash|zsh",
-                           "print a completion script for a shell",
-                           "Also: margay --completion-bash, margay --completion-zsh.",
-                           {"source <(margay completion bash)",
-                            "margay completion zsh > \"${fpath[1]}/_margay\"", NULL},
-                           1},
-};
 
 #define G_MODEL "Model"
 #define G_INPUT "Question and pictures"
@@ -164,11 +35,12 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                       .type = MG_TYPE_STRING,
                       .value = "FOLDER",
                       .llama = "LLAMA_ARG_MODEL",
-                      .fallback = "the small demo model that ships",
+                      .fallback =
+                          "the small demo model that ships; doctor: none, the published 2B shapes",
                       .group = G_MODEL,
                       .help = "Folder of the checkpoint (config.json, tokenizer.json, "
                               "model.safetensors or its shards), or a file that convert made.",
-                      .commands = ENGINE | TOKENIZE},
+                      .commands = ENGINE | TOKENIZE | DOCTOR},
     [MG_OPT_WEIGHTS] =
         {.name = "weights",
          .type = MG_TYPE_CHOICE,
@@ -180,14 +52,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
              "How the weights are computed with: int8, int4 (smaller, less exact), bf16, or f32 "
              "(the definition, slow). A folder is converted to int8 or int4 in the cache folder "
              "at first use.",
-         .commands = ENGINE | CONVERT},
+         .commands = ENGINE | CONVERT | DOCTOR},
     [MG_OPT_CACHE_DIR] = {.name = "cache-dir",
                           .type = MG_TYPE_STRING,
                           .value = "FOLDER",
                           .fallback = "$XDG_CACHE_HOME/margay, or ~/.cache/margay",
                           .group = G_MODEL,
                           .help = "Where converted checkpoints are kept.",
-                          .commands = ENGINE},
+                          .commands = ENGINE | DOCTOR},
     [MG_OPT_THREADS] = {.name = "threads",
                         .alias = {"-t"},
                         .type = MG_TYPE_INT,
@@ -198,7 +70,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                         .fallback = "what affinity, quota and cores allow",
                         .group = G_MODEL,
                         .help = "Threads that compute; 0 or -1 for the default.",
-                        .commands = ENGINE | CONVERT},
+                        .commands = ENGINE | CONVERT | DOCTOR},
     [MG_OPT_CPU_RANGE] = {.name = "cpu-range",
                           .alias = {"-Cr"},
                           .type = MG_TYPE_STRING,
@@ -206,7 +78,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .fallback = "what the affinity mask allows",
                           .group = G_MODEL,
                           .help = "Processors to compute on, such as 0-3,8.",
-                          .commands = ENGINE | BENCH},
+                          .commands = ENGINE | DOCTOR},
     [MG_OPT_PIN] = {.name = "pin",
                     .type = MG_TYPE_CHOICE,
                     .choice = "auto|on|off",
@@ -226,7 +98,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .fallback = "8192",
          .group = G_MODEL,
          .help = "Most tokens of prompt, pictures and answer together; 0 for the default.",
-         .commands = ENGINE},
+         .commands = ENGINE | DOCTOR},
     [MG_OPT_PREFILL_CHUNK] =
         {.name = "prefill-chunk",
          .alias = {"-ub", "--ubatch-size"},
@@ -512,14 +384,16 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                            .help = "Stops an answer that only repeats itself.",
                            .commands = ANSWER | SERVE},
 
-    [MG_OPT_JSON] = {.name = "json",
-                     .type = MG_TYPE_FLAG,
-                     .argv_only = true,
-                     .group = G_OUTPUT,
-                     .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
-                             "and what was done to each "
-                             "picture. bench: every figure. pull: what was fetched.",
-                     .commands = ASK | BENCH | PULL | CONVERT},
+    [MG_OPT_JSON] =
+        {.name = "json",
+         .type = MG_TYPE_FLAG,
+         .argv_only = true,
+         .group = G_OUTPUT,
+         .help = "Prints one JSON object at the end: text, token ids, usage, timings, "
+                 "and what was done to each "
+                 "picture. bench: every figure. pull: what was fetched. doctor: the machine and "
+                 "the findings.",
+         .commands = ASK | BENCH | PULL | CONVERT | DOCTOR},
     [MG_OPT_JSONL] = {.name = "jsonl",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,
@@ -573,8 +447,10 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                        .type = MG_TYPE_FLAG,
                        .argv_only = true,
                        .group = G_OUTPUT,
-                       .help = "Checks a packed file instead of making one.",
-                       .commands = CONVERT},
+                       .help =
+                           "Checks a packed file instead of making one; doctor: reads the model's "
+                           "packed file through and compares its checksum.",
+                       .commands = CONVERT | DOCTOR},
     [MG_OPT_PIXEL_VALUES] = {.name = "pixel-values",
                              .type = MG_TYPE_STRING,
                              .argv_only = true,
@@ -945,6 +821,49 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .group = G_SERVER,
                           .help = "Serve the page from this folder instead, for work on it.",
                           .commands = SERVE},
+    [MG_OPT_REDIS] = {.name = "redis",
+                      .type = MG_TYPE_STRING,
+                      .value = "URL",
+                      .fallback = "none",
+                      .group = G_SERVER,
+                      .help = "Redis server: redis://[user:password@]host:port/database, rediss:// "
+                              "for TLS. Visible in ps: put a password into MARGAY_REDIS.",
+                      .commands = DOCTOR},
+    [MG_OPT_REDIS_CA] = {.name = "redis-ca-file",
+                         .type = MG_TYPE_STRING,
+                         .value = "FILE",
+                         .fallback = "the system's",
+                         .group = G_SERVER,
+                         .help = "Authorities in PEM that a rediss:// server's certificate is "
+                                 "checked with.",
+                         .commands = DOCTOR},
+    [MG_OPT_REDIS_CERT] = {.name = "redis-cert-file",
+                           .type = MG_TYPE_STRING,
+                           .value = "FILE",
+                           .group = G_SERVER,
+                           .help = "Certificate in PEM to show a rediss:// server that wants one.",
+                           .commands = DOCTOR},
+    [MG_OPT_REDIS_KEY] = {.name = "redis-key-file",
+                          .type = MG_TYPE_STRING,
+                          .value = "FILE",
+                          .fallback = "in the certificate's file",
+                          .group = G_SERVER,
+                          .help = "Its private key in PEM.",
+                          .commands = DOCTOR},
+    [MG_OPT_QUICK] = {.name = "quick",
+                      .type = MG_TYPE_FLAG,
+                      .argv_only = true,
+                      .group = G_GENERAL,
+                      .help = "Measures nothing, and so tells no expected times.",
+                      .commands = DOCTOR},
+    [MG_OPT_ROOT] = {.name = "root",
+                     .type = MG_TYPE_STRING,
+                     .argv_only = true,
+                     .value = "FOLDER",
+                     .group = G_GENERAL,
+                     .help = "Judges another machine by a copy of its files: /proc, /sys and the "
+                             "rest are read below FOLDER, and nothing is measured.",
+                     .commands = DOCTOR},
     [MG_OPT_MAN] = {.name = "man",
                     .type = MG_TYPE_FLAG,
                     .argv_only = true,
@@ -958,14 +877,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .fallback = "margay/config.ini in $XDG_CONFIG_HOME or ~/.config, when there",
          .group = G_GENERAL,
          .help = "INI file: key = value with options' names, for all commands or below [COMMAND].",
-         .commands = ENGINE | TOKENIZE | PULL},
+         .commands = ENGINE | TOKENIZE | PULL | DOCTOR},
     [MG_OPT_PROGRESS] = {.name = "progress",
                          .type = MG_TYPE_FLAG,
                          .negatable = true,
                          .fallback = "on",
                          .group = G_GENERAL,
                          .help = "Tells the stages on standard error, with a bar on a terminal.",
-                         .commands = ENGINE | PULL},
+                         .commands = ENGINE | PULL | DOCTOR},
     [MG_OPT_VERBOSE] = {.name = "verbose",
                         .alias = {"-v"},
                         .type = MG_TYPE_FLAG,

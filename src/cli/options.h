@@ -2,8 +2,9 @@
  * them.
  *
  * Everything that a person can set stands once in option_table.c: its names, type, range, default,
- * help and the commands that take it. From that table come the parser (options.c), the environment
- * and INI file readers (options_env.c), help, man page and shell completion (help.c).
+ * help and the commands that take it; the commands in command_table.c. From these tables come the
+ * parser (options.c), the environment and INI file readers (options_env.c), help, man page and
+ * shell completion (help.c).
  *
  *     option  >  MARGAY_NAME  >  LLAMA_ARG_NAME  >  INI [command]  >  INI (no section)  >  built-in
  *
@@ -26,6 +27,7 @@ enum mg_command {
     MG_CMD_CONVERT,
     MG_CMD_PULL,
     MG_CMD_BENCH,
+    MG_CMD_DOCTOR,
     MG_CMD_HELP,
     MG_CMD_VERSION,
     MG_CMD_COMPLETION,
@@ -131,6 +133,12 @@ enum mg_opt {
     MG_OPT_SLOTS,
     MG_OPT_UI,
     MG_OPT_PAGE_PATH,
+    MG_OPT_REDIS,
+    MG_OPT_REDIS_CA,
+    MG_OPT_REDIS_CERT,
+    MG_OPT_REDIS_KEY,
+    MG_OPT_QUICK,
+    MG_OPT_ROOT,
     MG_OPT_MAN,
     MG_OPT_CONFIG,
     MG_OPT_PROGRESS,
