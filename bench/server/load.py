@@ -28,8 +28,8 @@ class Client:
     def __init__(self, host, port, tokens):
         self.host, self.port, self.tokens = host, port, tokens
 
-    def ask(self, text, picture=None, tokens=None, times=None):
-        """Seconds to the first token and to the end; times gets the clock of each token."""
+    def ask(self, text, picture=None, tokens=None, times=None, over=None):
+        """Seconds to the first token and to the end; times gets the clock of each token; over (an Event) cuts it off."""
         content = [{"type": "text", "text": text}]
         if picture:
             content.insert(0, {"type": "image_url", "image_url": {"url": picture}})
@@ -51,6 +51,9 @@ class Client:
                 first = first or now
                 if times is not None:
                     times.append(now)
+            if over and over.is_set():
+                break
+        r.close()
         c.close()
         return (first or time.perf_counter()) - start, time.perf_counter() - start
 

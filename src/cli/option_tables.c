@@ -343,7 +343,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                                  .min = 1,
                                  .max = 4294967296.0,
                                  .value = "N",
-                                 .fallback = "134217728",
+                                 .fallback = "128000000",
                                  .group = G_INPUT,
                                  .help =
                                      "Most pixels in a picture file, checked before it is decoded.",
@@ -385,7 +385,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                            .llama = "LLAMA_ARG_N_PREDICT",
                            .fallback = "512",
                            .group = G_SAMPLING,
-                           .help = "Most tokens of an answer; -1 for as many as the context holds.",
+                           .help = "Most tokens of an answer; -1: as many as fit, serve's default.",
                            .commands = ENGINE},
     [MG_OPT_MODEL_SAMPLING] = {.name = "model-sampling",
                                .type = MG_TYPE_FLAG,

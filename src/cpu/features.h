@@ -34,7 +34,8 @@ enum mg_tier {
 struct mg_features {
     enum mg_tier tier; /* what is used: the best, or what MARGAY_CPU caps it to */
     enum mg_tier best; /* what the machine has */
-    bool intel;        /* GenuineIntel: FMA in f32 beats vdpbf16ps there, not on AMD */
+    bool intel;        /* GenuineIntel: FMA in f32 beats vdpbf16ps there, not on AMD;
+                        * memory is fetched ahead otherwise */
     bool avx_vnni;     /* the 256-bit vpdpbusd: tier avxvnni can run here */
     bool hypervisor;   /* running in a virtual machine */
     char brand[64];    /* the processor's name, e.g. "AMD EPYC 9R14" */

@@ -3,9 +3,9 @@
  * Only what is decided by the question: temperature 0, ended by itself or by its length. Two keys,
  * SHA-256 each:
  *
- *   exact  format version, model and weights, kernels, tenant, prompt ids, the pictures' keys
- * (which say their pixels), and every option that decides the answer rest   the same without the
- * pictures' pixels: their sizes only
+ *   exact: format version, model and weights, kernels, tenant, prompt ids, the pictures' keys
+ *          (which say their pixels), and every option that decides the answer
+ *   rest:  the same without the pictures' pixels: their sizes only
  *
  * With equal `rest` and pictures that are nearly the same (image/fingerprint.h) an answer is found
  * too, when the job asks for that. What was found so is not kept again under the other pictures'

@@ -30,6 +30,11 @@ struct mg_feature *mg_feature_find(struct mg_feature_cache *c, const uint8_t *ke
     return NULL;
 }
 
+void mg_feature_skipped(struct mg_feature_cache *c) {
+    c->queries++;
+    c->hits++;
+}
+
 void mg_feature_release(struct mg_feature *f) {
     if (!f || --f->refs) return;
     mg_picture_free(&f->picture);

@@ -31,6 +31,8 @@ struct mg_feature *mg_feature_find(struct mg_feature_cache *c, const uint8_t *ke
  * kept. c NULL: shared only. */
 struct mg_feature *mg_feature_put_take(struct mg_feature_cache *c, const uint8_t *key,
                                        struct mg_picture *picture);
+/* Counts a picture that nobody had to look for, since its keys and values are still there. */
+void mg_feature_skipped(struct mg_feature_cache *c);
 void mg_feature_release(struct mg_feature *f); /* NULL is fine */
 /* Makes the cache fit so many bytes. */
 void mg_feature_cache_shrink(struct mg_feature_cache *c, size_t budget);

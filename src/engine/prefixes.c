@@ -70,7 +70,7 @@ static size_t common(const struct mg_prefix *p, const mg_chat *chat, const struc
     return inside ? border : n;
 }
 
-static bool take_all(struct mg_prefix_store *s, struct mg_prefix *p, mg_chat *chat) {
+static void take_all(struct mg_prefix_store *s, struct mg_prefix *p, mg_chat *chat) {
     mg_kv_close(&chat->kv);
     chat->kv = p->kv;
     p->kv = (struct mg_kv){0};
@@ -78,7 +78,6 @@ static bool take_all(struct mg_prefix_store *s, struct mg_prefix *p, mg_chat *ch
     chat->next_pos = p->next_pos;
     unlink_entry(s, p);
     free_entry(p);
-    return true;
 }
 
 void mg_prefix_use(struct mg_prefix_store *s, mg_chat *chat, const struct layout *l) {

@@ -1,6 +1,8 @@
 /* engine/run.c - see run.h. */
 #include "engine/run.h"
 
+#include "engine/feature_cache.h"
+
 #include <string.h>
 
 /* Tells of progress; false once the caller has said stop. */
@@ -99,13 +101,15 @@ enum mg_status mg_run_look(struct mg_run *r, struct mg_err *err) {
     enum mg_status status = MG_OK;
     for (size_t i = 0; i < chat->n_image && status == MG_OK; i++) {
         struct chat_image *image = &chat->image[i];
-        bool is_new = needs_look(r, i);
-        if (!image->counted) r->answer.image_ms += image->report.decode_ms;
+        bool is_new = needs_look(r, i), counted = image->counted;
+        if (!counted) r->answer.image_ms += image->report.decode_ms;
         image->counted = true;
         if (is_new)
             status = mg_chat_encode(chat, i, NULL, err);
         else
             image->report.cached = true, image->report.vision_ms = 0;
+        if (!is_new && !counted && chat->engine->feature_cache)
+            mg_feature_skipped(chat->engine->feature_cache);
         if (status != MG_OK) mg_err_prefix(err, "picture %zu", i + 1);
         r->picture += is_new;
     }

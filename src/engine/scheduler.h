@@ -133,7 +133,7 @@ struct mg_scheduler_counts {
     size_t answer_bytes, answers;
     size_t feature_budget, prefix_budget, answer_budget; /* what the bytes may come to */
     size_t kv_tokens;     /* of running jobs */
-    double last_progress; /* mg_clock when the engine thread last got on with something */
+    double last_progress; /* mg_clock when a job last got its place, or the engine got on */
     bool busy;            /* there is something to get on with */
     bool ready;           /* warm-up is over */
 };

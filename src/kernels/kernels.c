@@ -29,7 +29,7 @@ void mg_kernels_init(struct mg_kernels *t, const struct mg_features *features) {
         mg_avx512_init_attention(t);
         if (!features->avx_vnni) mg_avx512_init_packed(t);
     }
-    if (features->tier >= MG_TIER_VNNI) mg_vnni_init_packed(t);
+    if (features->tier >= MG_TIER_VNNI) mg_vnni_init_packed(t, features->intel);
     if (features->tier >= MG_TIER_BF16 && !features->intel) {
         mg_bf16_init_matmul(t);
         mg_bf16_init_attention(t);

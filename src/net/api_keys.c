@@ -40,7 +40,7 @@ static enum mg_status add_file(struct mg_api_keys *k, struct mg_err *err) {
         while (n && (line[n - 1] == ' ' || line[n - 1] == '\t' || line[n - 1] == '\r')) n--;
         if (n && *line != '#') status = add_key(k, line, n, err);
     }
-    if (text.data) memset(text.data, 0, text.n);
+    if (text.data) explicit_bzero(text.data, text.n);
     mg_buf_free(&text);
     if (status) mg_err_prefix(err, "%s", k->file);
     return status;
@@ -107,7 +107,7 @@ static int find_in_protocols(const struct mg_api_keys *k, const char *list) {
         mg_base64_decode(at, n_text, (uint8_t *)key, &n) != MG_BASE64_OK)
         return -1;
     int found = mg_api_keys_find(k, key, n);
-    memset(key, 0, sizeof key);
+    explicit_bzero(key, sizeof key);
     return found;
 }
 

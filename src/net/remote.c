@@ -82,7 +82,7 @@ static enum mg_status check_url(const struct mg_remote *r, const char *text, str
     for (size_t i = 0; i < r->o.n_host; i++)
         if (entry_allows(r->o.host[i], out)) return MG_OK;
     return mg_fail(err, MG_ERR_ARGUMENT, "host_not_allowed",
-                   "pictures may not be fetched from the host %.60s", out->host);
+                   "pictures may not be fetched from this host and port");
 }
 
 enum mg_status mg_remote_check(const struct mg_remote *r, const char *url, struct mg_err *err) {
@@ -125,7 +125,11 @@ static bool set_options(struct fetch *f) {
 #define SET(option, value) good = good && curl_easy_setopt(e, option, value) == CURLE_OK
     SET(CURLOPT_URL, f->url);
     SET(CURLOPT_PRIVATE, f);
+#if LIBCURL_VERSION_NUM >= 0x075500
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_PROXY, "");
     SET(CURLOPT_NOPROXY, "*");
@@ -145,7 +149,9 @@ static bool set_options(struct fetch *f) {
     SET(CURLOPT_OPENSOCKETDATA, f);
     SET(CURLOPT_WRITEFUNCTION, take_body);
     SET(CURLOPT_WRITEDATA, f);
+#if LIBCURL_VERSION_NUM >= 0x075700
     SET(CURLOPT_QUICK_EXIT, 1L); /* a cancelled fetch does not wait for a slow resolver */
+#endif
 #undef SET
     return good;
 }

@@ -13,6 +13,7 @@
 
 #include "text/tokenizer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,12 +100,12 @@ static void add_cache_fields(const struct ask *a, struct mg_http_exchange *x) {
 
 static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct mg_buf *out) {
     if (a->retry) {
-        double seconds = 1;
+        double seconds = a->retry_seconds;
         struct mg_scheduler_counts c;
         mg_scheduler_counts(a->s->scheduler, &c);
-        if (c.waiting) seconds = 5;
+        if (!(seconds > 0)) seconds = c.waiting ? 5 : 1;
         char text[16];
-        snprintf(text, sizeof text, "%.0f", seconds);
+        snprintf(text, sizeof text, "%.0f", seconds > 300 ? 300 : seconds < 1 ? 1 : ceil(seconds));
         mg_http_add_field(x, "Retry-After", text);
     }
     add_cache_fields(a, x);
@@ -299,7 +300,7 @@ static void on_event(void *user, const struct mg_job_event *e) {
     struct choice *c = user;
     struct ask *a = c->ask;
     if (!is_stream(a)) {
-        if (e->kind == MG_JOB_TEXT) keep_logprobs(c, e->logprob, e->n_logprob);
+        if (e->kind == MG_JOB_TEXT && !keep_logprobs(c, e->logprob, e->n_logprob)) c->lost = true;
         return;
     }
     struct mg_reply_progress progress = progress_of(a, e);
@@ -501,7 +502,8 @@ static bool keep_answer(struct choice *c, const struct mg_job_result *r) {
                                        .cached_tokens = w->cached_tokens,
                                        .image_tokens = w->image_tokens};
     if (is_stream(c->ask) && c->ask->kind != ASK_SOCKET) return true;
-    return mg_buf_add(&c->text, w->text, w->n_text) && keep_logprobs(c, r->logprob, r->n_logprob);
+    return !c->lost && mg_buf_add(&c->text, w->text, w->n_text) &&
+           keep_logprobs(c, r->logprob, r->n_logprob);
 }
 
 static void on_done(void *user, const struct mg_job_result *r) {
@@ -554,11 +556,7 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
     enum mg_status status = mg_chat_add_image_as(chat, role, bytes, n, &want, err);
     if (status != MG_OK && err && bytes) count_bad_picture(a, bytes, n, err->code);
     mg_buf_free(&file);
-    if (a->n_choice == 1) { /* its raster has taken its place */
-        free(source->bytes);
-        source->bytes = NULL;
-        source->n_bytes = 0;
-    }
+    if (a->n_choice == 1) mg_image_source_drop(source); /* its raster has taken its place */
     return status;
 }
 
@@ -595,12 +593,15 @@ static enum mg_status prepare_chat(void *user, mg_chat *chat, struct mg_err *err
 }
 
 /* --- beginning --- */
+/* Those of uploads are theirs. */
 static size_t bytes_of(const struct ask *a) {
     if (a->completion) return a->completion->n_prompt;
     size_t n = 0;
     for (size_t i = 0; i < a->chat->n_message; i++)
-        for (size_t k = 0; k < a->chat->message[i].n_part; k++)
-            n += a->chat->message[i].part[k].n_text + a->chat->message[i].part[k].source.n_bytes;
+        for (size_t k = 0; k < a->chat->message[i].n_part; k++) {
+            const struct mg_chat_part *part = &a->chat->message[i].part[k];
+            n += part->n_text + (part->source.release ? 0 : part->source.n_bytes);
+        }
     return n;
 }
 
@@ -623,9 +624,9 @@ static enum mg_status submit(struct ask *a, size_t i, size_t bytes, struct mg_er
                                                             : MG_SIMILAR_LEAST,
                          .no_prefix = r->cache_prompt.set && !r->cache_prompt.value};
     memcpy(job.tenant, a->tenant, sizeof job.tenant);
-    double retry = 1;
     atomic_fetch_add(&a->refs, 1);
-    enum mg_status status = mg_scheduler_submit(a->s->scheduler, &job, &c->job, &retry, err);
+    enum mg_status status =
+        mg_scheduler_submit(a->s->scheduler, &job, &c->job, &a->retry_seconds, err);
     if (status != MG_OK) atomic_fetch_sub(&a->refs, 1);
     return status;
 }

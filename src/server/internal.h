@@ -13,7 +13,6 @@
 #define MG_SERVER_INTERNAL_H
 
 #include "api/chat_reply.h"
-
 #include "api/chat_request.h"
 #include "api/completion_request.h"
 #include "api/metrics.h"
@@ -29,22 +28,32 @@
 #include <stdatomic.h>
 
 /* --- uploads.c; loop thread only --- */
+struct upload_bytes {
+    atomic_int refs; /* the upload, each question's picture, each reply */
+    size_t n;
+    atomic_size_t *held; /* uploads.held */
+    uint8_t data[];
+};
 struct upload {
     char id[40]; /* "file-" and 32 digits */
     uint8_t tenant[MG_TENANT_BYTES];
-    uint8_t *data; /* [n] owned */
-    size_t n;
-    int64_t created, expires; /* seconds since 1970 */
+    struct upload_bytes *bytes; /* a reference */
+    int64_t created, expires;   /* seconds since 1970, as told */
+    double until;               /* mg_clock: it expires whatever happens to the date */
     char filename[128], purpose[32];
-    struct upload *next; /* newest first */
+    struct upload *next; /* oldest first */
 };
 struct uploads {
     struct upload *first;
-    size_t bytes, budget;
+    size_t budget;
+    atomic_size_t held; /* by uploads, and by those who still use what is no upload any more */
 };
 void uploads_free(struct uploads *u);
 /* The upload of this tenant, NULL when there is none (any more). */
 const struct upload *upload_find(struct uploads *u, const uint8_t *tenant, const char *id);
+/* Its bytes become the picture's, without a copy. */
+void upload_lend(const struct upload *u, struct mg_image_source *to);
+void upload_drop(struct upload *u);
 void route_files_post(struct mg_http_exchange *x, void *user);
 void route_files_list(struct mg_http_exchange *x, void *user);
 void route_file_get(struct mg_http_exchange *x, void *user);
@@ -70,7 +79,9 @@ struct work {
     struct mg_completion_request *completion;
     struct mg_ws_request ws;
     struct mg_buf out;
+    struct upload *upload;
     struct waiting_picture *picture; /* SOCKET: that came before it, owned */
+    char type[512];                  /* the Content-Type, as far as it fits */
     bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };
@@ -109,6 +120,7 @@ struct mg_server {
     struct page *page; /* NULL: none is served */
     struct worker worker;
     struct connection *socket; /* all open WebSockets */
+    size_t socket_bytes;       /* of the pictures that wait there for their questions */
     char host[256];            /* this machine's name */
     int media_fd;              /* the media folder, -1 none */
     int64_t started;           /* seconds since 1970 */
@@ -148,6 +160,7 @@ struct choice {
     char finish_reason[16], stop_detail[16];
     struct mg_token_logprob *logprob; /* [n_logprob] all tokens', owned */
     size_t n_logprob, cap_logprob;
+    bool lost; /* there was no memory for one of them */
     struct mg_reply_usage usage;
 };
 
@@ -169,10 +182,12 @@ struct ask {
     struct choice *choice; /* [n_choice] owned */
 
     /* Loop thread only. */
-    bool gone;       /* the exchange is over */
-    bool streaming;  /* the head of the stream is out */
-    size_t n_fetch;  /* pictures on their way */
-    uint64_t *fetch; /* [n_image] their ids, owned */
+    bool gone;            /* the exchange is over */
+    double retry_seconds; /* what the scheduler says when it takes no more; 0: nothing */
+    size_t held;          /* bytes of pictures that the request named and did not bring */
+    bool streaming;       /* the head of the stream is out */
+    size_t n_fetch;       /* pictures on their way */
+    uint64_t *fetch;      /* [n_image] their ids, owned */
     struct mg_fault fetch_fault;
     struct ask *next; /* of a socket's */
 
@@ -208,6 +223,11 @@ void ask_unref(struct ask *a);
 /* --- pictures.c --- */
 /* Uploads become bytes, remote pictures are begun to be fetched (a->n_fetch). Loop thread. */
 enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f);
+/* Most bytes of a question's pictures together, where they don't come in its own body: as many as
+ * could come there. A small request must not come to gigabytes. */
+size_t pictures_most(const struct mg_server *s);
+/* n bytes more of pictures that the request only named. Loop thread. */
+enum mg_status pictures_hold(struct ask *a, size_t n, const char *param, struct mg_fault *f);
 /* A picture of the media folder into `out`. Any thread. */
 enum mg_status picture_from_media(const struct mg_server *s, const char *url, struct mg_buf *out,
                                   struct mg_err *err);

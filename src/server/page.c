@@ -191,7 +191,7 @@ static void reply_embedded(const struct page *p, struct mg_http_exchange *x, con
     bool gzip = f->gzip && mg_http_accepts_gzip(mg_http_header(x, "accept-encoding"));
     char type[64];
     add_fields(x);
-    if (gzip) mg_http_add_field(x, "Vary", "Accept-Encoding");
+    if (f->gzip) mg_http_add_field(x, "Vary", "Accept-Encoding");
     if (is_unchanged(x, f->digest, gzip, f->kept)) return;
     full_type(f->type, type);
     if (f->gzip && !gzip) {

@@ -66,7 +66,7 @@ enum mg_status picture_from_media(const struct mg_server *s, const char *url, st
                                   struct mg_err *err) {
     if (s->media_fd < 0)
         return mg_fail(err, MG_ERR_ARGUMENT, "image_source",
-                       "pictures by file: are not allowed on this server");
+                       "pictures by file: are not allowed on this server (--media-path)");
     char name[4096];
     struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY,
                            .resolve =
@@ -99,6 +99,19 @@ enum mg_status picture_from_media(const struct mg_server *s, const char *url, st
     return MG_OK;
 }
 
+size_t pictures_most(const struct mg_server *s) {
+    return mg_max_size(s->o.max_body, s->facts.max_image_bytes);
+}
+
+enum mg_status pictures_hold(struct ask *a, size_t n, const char *param, struct mg_fault *f) {
+    size_t most = pictures_most(a->s);
+    if (n > most - a->held)
+        return mg_fault_set(f, MG_ERR_LIMIT, "image_too_large", param,
+                            "the question's pictures together have over %zu bytes", most);
+    a->held += n;
+    return MG_OK;
+}
+
 /* --- remote pictures --- */
 struct fetched {
     struct ask *a; /* a reference */
@@ -113,20 +126,21 @@ struct fetched {
 static void on_loop(void *arg) {
     struct fetched *f = arg;
     struct ask *a = f->a;
+    char param[MG_PARAM_BYTES];
     a->fetch[f->i] = 0;
-    if (f->err.status == MG_OK) {
+    snprintf(param, sizeof param, "messages[%zu].content[%zu].image_url", f->message, f->part);
+    if (a->fetch_fault.err.status != MG_OK) {
+        /* the question is lost already */
+    } else if (f->err.status == MG_ERR_MEMORY) {
+        mg_fault_memory(&a->fetch_fault, "picture");
+    } else if (f->err.status != MG_OK) {
+        mg_fault_set(&a->fetch_fault, MG_ERR_ARGUMENT, "image_fetch", param,
+                     "the picture could not be fetched: %s", f->err.text);
+    } else if (pictures_hold(a, f->n, param, &a->fetch_fault) == MG_OK) {
         f->source->kind = MG_SOURCE_BYTES;
         f->source->bytes = f->data;
         f->source->n_bytes = f->n;
         f->data = NULL;
-    } else if (a->fetch_fault.err.status == MG_OK) {
-        char param[MG_PARAM_BYTES];
-        snprintf(param, sizeof param, "messages[%zu].content[%zu].image_url", f->message, f->part);
-        if (f->err.status == MG_ERR_MEMORY)
-            mg_fault_memory(&a->fetch_fault, "picture");
-        else
-            mg_fault_set(&a->fetch_fault, MG_ERR_ARGUMENT, "image_fetch", param,
-                         "the picture could not be fetched: %s", f->err.text);
     }
     free(f->data);
     free(f);
@@ -160,8 +174,8 @@ static enum mg_status fetch(struct ask *a, struct mg_image_source *source, size_
     snprintf(param, sizeof param, "messages[%zu].content[%zu].image_url", message, part);
     if (!a->s->remote)
         return mg_fault_set(f, MG_ERR_ARGUMENT, "image_source", param,
-                            "pictures by URL are not allowed on this server; send the picture "
-                            "itself as a data URL");
+                            "pictures by URL are not allowed on this server "
+                            "(--allowed-media-domains); send the picture itself as a data URL");
     struct fetched *to = calloc(1, sizeof *to);
     if (!to) return mg_fault_memory(f, "picture");
     *to = (struct fetched){.a = a, .source = source, .i = i, .message = message, .part = part};
@@ -174,8 +188,9 @@ static enum mg_status fetch(struct ask *a, struct mg_image_source *source, size_
     atomic_fetch_sub(&a->refs, 1); /* the exchange has one too */
     free(to);
     bool busy = err.status == MG_ERR_LIMIT && strcmp(err.code, "busy") == 0;
-    return mg_fault_set(f, busy ? MG_ERR_LIMIT : MG_ERR_ARGUMENT,
-                        busy ? "queue_full" : "image_fetch", param,
+    bool forbidden = strcmp(err.code, "host_not_allowed") == 0; /* the server's choice */
+    const char *code = busy ? "queue_full" : forbidden ? "host_not_allowed" : "image_fetch";
+    return mg_fault_set(f, busy ? MG_ERR_LIMIT : MG_ERR_ARGUMENT, code, param,
                         "the picture could not be fetched: %s", err.text);
 }
 
@@ -224,13 +239,9 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f) {
                 if (!u)
                     status = mg_fault_set(f, MG_ERR_NOT_FOUND, "file_not_found", param,
                                           "there is no such uploaded file (any more)");
-                else if (!(source->bytes = malloc(u->n)))
-                    status = mg_fault_memory(f, "picture");
-                if (status == MG_OK) {
-                    memcpy(source->bytes, u->data, u->n);
-                    source->n_bytes = u->n;
-                    source->kind = MG_SOURCE_BYTES;
-                }
+                else
+                    status = pictures_hold(a, u->bytes->n, param, f);
+                if (status == MG_OK) upload_lend(u, source);
             }
             if (status == MG_OK && source->kind == MG_SOURCE_BYTES)
                 status = check(a, part, m, p, f);

@@ -419,11 +419,18 @@ static void on_note(enum mg_status status, const char *text, void *user) {
     mg_log(status == MG_OK ? MG_LOG_INFO : MG_LOG_WARN, "%s", text);
 }
 
+/* A file that is still empty is no error, but the operator has to be told. */
+static void warn_of_no_keys(const struct mg_server *s) {
+    if (s->keyed && !s->keys.n)
+        mg_log(MG_LOG_WARN, "%s has no key in it: every request is refused", s->o.api_key_file);
+}
+
 static void on_reload(void *user) {
     struct mg_server *s = user;
     struct mg_err err = {0};
     if (s->o.api_key_file && mg_api_keys_reload(&s->keys, &err) != MG_OK)
         mg_log(MG_LOG_WARN, "the keys stay as they were: %s", err.text);
+    warn_of_no_keys(s);
     err = (struct mg_err){0};
     if (s->o.access_log && mg_access_log_reopen(&s->log, &err) != MG_OK)
         mg_log(MG_LOG_WARN, "the log stays where it was: %s", err.text);
@@ -471,6 +478,7 @@ static enum mg_status open_parts(struct mg_server *s, struct mg_err *err) {
     s->keyed = s->o.n_api_key || s->o.api_key_file;
     if (status == MG_OK && s->keyed)
         status = mg_api_keys_open(&s->keys, s->o.api_key, s->o.n_api_key, s->o.api_key_file, err);
+    if (status == MG_OK) warn_of_no_keys(s);
     if (status == MG_OK && s->o.access_log)
         status = mg_access_log_open(&s->log, s->o.access_log, s->o.access_log_json, err);
     if (status == MG_OK && s->o.media_path) {

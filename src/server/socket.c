@@ -13,6 +13,9 @@ enum {
     MOST_CANCELS = 8    /* that wait for questions to be read; more than that cancel all of them */
 };
 
+/* Of pictures that wait for their questions, all connections together. */
+static const size_t most_waiting_bytes = (size_t)512 << 20;
+
 struct waiting_picture {
     uint8_t *data; /* [n] owned */
     size_t n;
@@ -24,7 +27,7 @@ struct connection {
     struct ask *first; /* questions under way, a reference each */
     size_t n_ask;
     struct waiting_picture *picture; /* in order of coming */
-    size_t n_picture;
+    size_t n_picture, picture_bytes;
     size_t n_reading;                             /* questions that are being read */
     char cancelled[MOST_CANCELS][MG_PARAM_BYTES]; /* [n_cancelled] of them; "": all */
     size_t n_cancelled;
@@ -39,6 +42,15 @@ void pictures_drop(struct waiting_picture **list) {
         free(p->data);
         free(p);
     }
+}
+
+/* The pictures that wait are the caller's from now on. */
+static struct waiting_picture *take_pictures(struct connection *c) {
+    struct waiting_picture *list = c->picture;
+    c->s->socket_bytes -= c->picture_bytes;
+    c->picture = NULL;
+    c->n_picture = c->picture_bytes = 0;
+    return list;
 }
 
 static void send_fault(struct mg_http_exchange *x, const char *id, const struct mg_fault *f) {
@@ -103,7 +115,8 @@ static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *us
         ask_cancel(a);
         remove_ask(c, a);
     }
-    pictures_drop(&c->picture);
+    struct waiting_picture *left = take_pictures(c);
+    pictures_drop(&left);
     *c->at = c->next;
     if (c->next) c->next->at = c->at;
     free(c);
@@ -126,6 +139,12 @@ static enum mg_status keep_picture(struct connection *c, const uint8_t *data, si
     if (n > c->s->facts.max_image_bytes)
         return mg_fault_set(f, MG_ERR_LIMIT, "image_too_large", "",
                             "the picture has over %zu bytes", c->s->facts.max_image_bytes);
+    if (n > pictures_most(c->s) - c->picture_bytes)
+        return mg_fault_set(f, MG_ERR_LIMIT, "image_too_large", "",
+                            "the question's pictures together have over %zu bytes",
+                            pictures_most(c->s));
+    if (n > most_waiting_bytes - c->s->socket_bytes)
+        return mg_fault_set(f, MG_ERR_LIMIT, "busy", "", "too many pictures wait for questions");
     struct waiting_picture *p = calloc(1, sizeof *p);
     if (p) p->data = malloc(n ? n : 1);
     if (!p || !p->data) {
@@ -138,6 +157,8 @@ static enum mg_status keep_picture(struct connection *c, const uint8_t *data, si
     while (*at) at = &(*at)->next;
     *at = p;
     c->n_picture++;
+    c->picture_bytes += n;
+    c->s->socket_bytes += n;
     return MG_OK;
 }
 
@@ -174,7 +195,11 @@ static bool was_cancelled(const struct connection *c, const char *id) {
 }
 
 /* Whether one more question is taken. */
-static enum mg_status check_room(const struct connection *c, struct mg_fault *f) {
+static enum mg_status check_room(const struct connection *c, const struct mg_http_exchange *x,
+                                 struct mg_fault *f) {
+    if (c->s->keyed && mg_api_keys_of(&c->s->keys, x) < 0) /* SIGHUP has taken it away */
+        return mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_api_key", "",
+                            "the API key of this connection is no longer valid");
     if (mg_http_server_is_stopping(c->s->http))
         return mg_fault_set(f, MG_ERR_CANCELLED, "shutting_down", "",
                             "the server is being stopped");
@@ -222,7 +247,7 @@ static void obey(struct work *w, struct mg_http_exchange *x) {
     struct connection *c = mg_http_user(x);
     if (w->f.err.status == MG_OK && w->ws.kind == MG_WS_CANCEL) {
         cancel(c, w->ws.id);
-    } else if (w->f.err.status == MG_OK && check_room(c, &w->f) == MG_OK) {
+    } else if (w->f.err.status == MG_OK && check_room(c, x, &w->f) == MG_OK) {
         question(x, c, &w->ws, &w->picture);
     } else {
         send_fault(x, w->ws.id, &w->f);
@@ -256,21 +281,16 @@ static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const u
                      .body = {data, n}};
     if (n > WORK_SMALL_BYTES) {
         w.picture = c->picture;
-        if (check_room(c, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
+        if (check_room(c, x, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
             c->n_reading++;
-            c->picture = NULL;
-            c->n_picture = 0;
+            take_pictures(c);
         } else {
             send_fault(x, "", &f);
         }
         return;
     }
     read_message(&w);
-    if (w.f.err.status == MG_OK && w.ws.kind != MG_WS_CANCEL) {
-        w.picture = c->picture;
-        c->picture = NULL;
-        c->n_picture = 0;
-    }
+    if (w.f.err.status == MG_OK && w.ws.kind != MG_WS_CANCEL) w.picture = take_pictures(c);
     obey(&w, x);
     mg_ws_request_free(&w.ws);
     pictures_drop(&w.picture);

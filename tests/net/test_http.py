@@ -136,6 +136,15 @@ def test_pipelining_in_order(plain):
     assert [x.body for x in r[:5]] == [b"later\n", b"12345", b"hello\n", b"abc", b"later\n"]
 
 
+def test_what_is_not_there_keeps_its_connection(plain):
+    """Nothing of the request is left to be read, so the reply does not say that the connection ends, and it doesn't."""
+    for path, method, status in ((b"/none", b"GET", 404), (b"/echo", b"GET", 405)):
+        r = replies(plain.ask(method + b" " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + GET[:-2] + b"Connection: close\r\n\r\n"))
+        assert [x.status for x in r] == [status, 200] and r[0].field("connection") is None, path
+    r = replies(plain.ask(b"POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na" + GET))
+    assert [x.status for x in r] == [404] and r[0].field("connection") == "close"
+
+
 def test_half_closed_client_gets_its_replies(plain):
     for data, n in [(GET, 1), (b"GET /later?ms=200 HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + GET, 3)]:
         with plain.connect() as s:
@@ -207,6 +216,19 @@ def test_all_bodies_together_are_limited(serve):
         a.sendall(b"x")
         assert Reply(read_until(a, b"x" * 90000)).status == 200
     assert s.get("/echo", "POST", body=b"x" * 20000).status == 200
+
+
+def test_replies_that_nobody_reads_are_limited(serve):
+    s = serve(max_body_total=30 << 20)
+    with s.connect() as a:
+        a.sendall(b"GET /json?n=20000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert a.recv(12) == b"HTTP/1.1 200"
+        r = s.get("/json?n=20000000")
+        assert r.status == 503 and r.field("retry-after") == "1"
+        assert s.get("/json?n=60000").status == 200
+    end = time.monotonic() + 30
+    while s.get("/json?n=20000000").status != 200:
+        assert time.monotonic() < end
 
 
 def test_a_taken_body_counts_no_more(serve):

@@ -113,6 +113,7 @@ export class Stand {
         req.pipe(on);
       }
     });
+    s.server.on("upgrade", (_req, socket) => socket.destroy()); // passes no WebSocket on
     await new Promise<void>((r) => s.server.listen(0, "127.0.0.1", r));
     s.url = `http://127.0.0.1:${(s.server.address() as { port: number }).port}/`;
     return s;

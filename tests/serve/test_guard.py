@@ -48,7 +48,10 @@ def test_leaving_and_stopping_while_read(serve):
     assert s.stop(seconds=20) == 0
     for c in left:
         c.settimeout(5)
-        answer = b"".join(iter(lambda: c.recv(1 << 16), b""))
+        try:
+            answer = b"".join(iter(lambda: c.recv(1 << 16), b""))
+        except ConnectionResetError:  # stopped before all of the request was read
+            continue
         assert not answer or answer[9:12] in (b"200", b"503"), answer[:200]
 
 
@@ -150,3 +153,14 @@ def test_large_questions_over_a_socket(server):
     w.send({"type": "cancel"})
     w.s.close()
     server.wait(server.idle)
+
+
+def test_a_file_without_keys_lets_nobody_in_and_says_so(serve, tmp_path):
+    keys = tmp_path / "keys.txt"
+    keys.write_text("# none yet\n\n")
+    s = serve("--api-key-file", keys)
+    assert s.get("/v1/models").status == 401 and s.get("/v1/models", X_Api_Key="").status == 401
+    assert any("no key" in line for line in s.log), s.log
+    keys.write_text("a-key\n")
+    s.process.send_signal(signal.SIGHUP)
+    s.wait(lambda: s.get("/v1/models", X_Api_Key="a-key").status == 200)

@@ -3,7 +3,7 @@ import json, os, random, re, socket, struct, threading, time, zlib
 
 import pytest
 
-from conftest import RIGHT, SANITIZED, data_url, picture, question
+from conftest import RIGHT, SANITIZED, data_url, picture, question, slack
 from test_serve import LONG, SLOW, Socket, begin, leave, png
 
 
@@ -89,8 +89,9 @@ def test_45_body_over_the_limit(serve):
     s = serve("--max-body", 1)
     c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
     c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n{")
-    head = c.recv(4096)
-    assert b" 413 " in head.split(b"\r\n")[0] and b"1048576" in head + c.recv(4096) or b"1 MB" in head or b"1048576" in head, head
+    with c, c.makefile("rb") as f:
+        refused = f.read()  # to the connection's end
+    assert b" 413 " in refused.split(b"\r\n")[0] and b"1048576" in refused, refused
     assert s.chat("Hi", max_tokens=1).status == 200
     body = json.dumps({**question("Hi", max_tokens=1), "pad": ""}).encode()
     body = body[:-2] + b"x" * (1048576 - len(body)) + body[-2:]
@@ -216,7 +217,7 @@ def test_38_over_the_context(serve, large):
             assert e["code"] == "context_length_exceeded" and e["type"] == "exceed_context_size_error"
             n = [int(x) for x in re.findall(r"\d+", e["message"])]
             assert n[0] >= prompt and (pictures <= n[1] < n[0]) and n[2] == 1024, e["message"]
-            assert SANITIZED or took < 1
+            assert SANITIZED or took < slack()
     seen = re.search(r"margay_vision_encode_seconds_count (\d+)", s.get("/metrics").body.decode())
     assert seen.group(1) == "0"
     assert s.chat(case["question"], picture(case["image"])).text == case["answer"]

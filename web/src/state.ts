@@ -6,11 +6,12 @@ import { useEffect, useReducer } from "preact/hooks";
 import { type Key, type Language, has, languageOf, translate } from "./i18n";
 import { Failure, isReady, key, props as fetchProps, upload } from "./lib/api";
 import { type Body, askSocket, askStream } from "./lib/ask";
-import { BoxReader } from "./lib/boxes";
+import { BoxReader, clip } from "./lib/boxes";
 import * as db from "./lib/db";
 import { newId } from "./lib/ids";
 import { prepare } from "./lib/prepare";
 import { Splitter, keep } from "./lib/split";
+import { local, session } from "./lib/store";
 import { DEFAULTS, type Message, type Picture, type Progress, type Props, type Report, type Settings, type Stage, type Talk, type Trouble } from "./lib/types";
 
 /** The answer that is coming. */
@@ -124,12 +125,30 @@ interface State {
   draft: string;
 }
 
+const WORDS: { [K in keyof Settings]?: readonly Settings[K][] } = {
+  detail: ["auto", "low", "high"],
+  prune: ["off", "exact", "near=8"],
+  transport: ["auto", "sse", "ws"],
+  theme: ["system", "light", "dark"],
+  language: ["auto", "en", "zh"],
+};
+
+/** Of what is stored, all that makes sense: it may come from another version of the page, or from a hand. */
 function loadSettings(): Settings {
+  const found = { ...DEFAULTS };
   try {
-    return { ...DEFAULTS, ...(JSON.parse(localStorage.getItem("margay-settings") ?? "{}") as Partial<Settings>) };
+    const stored = Object(JSON.parse(local.get("margay-settings") ?? "{}")) as Record<string, unknown>;
+    for (const key of Object.keys(DEFAULTS) as (keyof Settings)[]) {
+      const value = stored[key];
+      const words = WORDS[key] as readonly unknown[] | undefined;
+      if (typeof value === typeof DEFAULTS[key] && (!words || words.includes(value))) Object.assign(found, { [key]: value });
+    }
+    found.temperature = Math.min(1.5, Math.max(0, found.temperature));
+    found.maxTokens = Math.min(32768, Math.max(1, Math.round(found.maxTokens)));
   } catch {
-    return { ...DEFAULTS };
+    // The defaults, then.
   }
+  return found;
 }
 
 const settings = loadSettings();
@@ -200,11 +219,7 @@ export function applySettings(): void {
 
 export function change(part: Partial<Settings>): void {
   const next = { ...state.settings, ...part };
-  try {
-    localStorage.setItem("margay-settings", JSON.stringify(next));
-  } catch {
-    // As long as the page lasts, then.
-  }
+  local.set("margay-settings", JSON.stringify(next));
   set({ settings: next, language: languageOf(next.language) });
   applySettings();
 }
@@ -239,18 +254,23 @@ export async function connect(): Promise<void> {
 }
 
 export async function useKey(value: string): Promise<void> {
+  if (!key.isPossible(value)) return set({ keyWrong: true });
   key.set(value);
   set({ keyWrong: false });
   await connect();
   if (state.link !== "ok") return;
   set({ panel: null });
   const last = state.talk?.messages.at(-1);
-  if (state.talk && last?.trouble?.code === "invalid_api_key") retry(state.talk);
+  if (state.talk && last?.trouble?.code === "invalid_api_key") void retry(state.talk);
 }
 
 // --- pictures ---
 const pictures = new Map<string, Picture>();
 const urls = new Map<string, string>();
+/** Asked about before they were ready. */
+const preparing = new Map<string, Pending>();
+
+export const pendingOf = (id: string): Pending | undefined => state.pending.find((p) => p.id === id) ?? preparing.get(id);
 
 export const pictureNow = (id: string): Picture | undefined => pictures.get(id);
 
@@ -266,6 +286,15 @@ export function pictureUrl(p: Picture): string {
   return found;
 }
 
+async function forgetPictures(ids: Iterable<string>): Promise<void> {
+  for (const id of new Set(ids)) {
+    URL.revokeObjectURL(urls.get(id) ?? "");
+    urls.delete(id);
+    pictures.delete(id);
+    await db.forget("pictures", id);
+  }
+}
+
 const FORMATS = ["jpeg", "png", "webp", "gif", "bmp"];
 
 function cap(): number {
@@ -277,9 +306,16 @@ async function ready(id: string, file: Blob, name: string): Promise<Picture | nu
   const formats = state.props?.images.formats ?? FORMATS;
   const wanted = { file, cap: cap(), formats };
   const r = await prepare(wanted);
+  const entry = pendingOf(id);
+  if (!entry) return null; // removed meanwhile
+  const over = () => {
+    if (!preparing.delete(id)) return;
+    URL.revokeObjectURL(entry.preview);
+  };
   const fail = (code: string, format: string) => {
     notice(t(`trouble.${code}` as Key, { name, format: format.toUpperCase() }), true);
     drop(id);
+    over();
     return null;
   };
   if ("code" in r) return fail(r.code, r.format);
@@ -288,16 +324,20 @@ async function ready(id: string, file: Blob, name: string): Promise<Picture | nu
     fromWidth: r.fromWidth, fromHeight: r.fromHeight, fromBytes: file.size, format: r.format, cap: wanted.cap,
   };
   pictures.set(id, p);
-  await db.put("pictures", p);
-  const entry = state.pending.find((x) => x.id === id);
-  if (entry) entry.picture = p;
+  entry.picture = p;
+  over();
   set();
   return p;
 }
 
 export function add(files: Iterable<File | Blob>): void {
   const added: Pending[] = [];
+  const most = state.props?.images.max_count ?? 64;
   for (const file of files) {
+    if (state.pending.length + added.length >= most) {
+      notice(t("trouble.too_many_images"), true);
+      break;
+    }
     const id = newId();
     const name = (file instanceof File && file.name) || "picture.png";
     const entry: Pending = { id, name, preview: URL.createObjectURL(file), ready: Promise.resolve(null) };
@@ -312,6 +352,9 @@ export function drop(id: string): void {
   const gone = state.pending.find((p) => p.id === id);
   if (gone) URL.revokeObjectURL(gone.preview);
   const pending = state.pending.filter((p) => p.id !== id);
+  pictures.delete(id);
+  URL.revokeObjectURL(urls.get(id) ?? "");
+  urls.delete(id);
   set({ pending, shown: state.shown === id ? (pending.at(-1)?.id ?? lastPicture(state.talk)) : state.shown });
 }
 
@@ -329,9 +372,18 @@ export function picturesOf(talk: Talk, message: Message): string[] {
 // --- conversations ---
 const channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("margay");
 
+/** Deleted while they were being answered, in this tab or another: not to be stored again. */
+const deleted = new Set<string>();
+let toldUnkept = false;
+
 async function save(talk: Talk): Promise<void> {
+  if (deleted.has(talk.id)) return;
   talk.updated = Date.now();
-  await db.put("talks", talk);
+  const kept = await db.put("talks", talk);
+  if (!kept && !toldUnkept) {
+    toldUnkept = true;
+    notice(t("talk.unkept"), true);
+  }
   channel?.postMessage(talk.id);
 }
 
@@ -351,46 +403,82 @@ async function isHeld(id: string): Promise<boolean> {
   }
 }
 
+function endRunning(talk: Talk): void {
+  for (const m of talk.messages)
+    if (m.state === "running") {
+      m.state = "stopped";
+      m.trouble = { code: "reloaded" };
+    }
+}
+
+/** Another tab answers in it: two at once would overwrite each other. */
+async function isElsewhere(talk: Talk): Promise<boolean> {
+  if (runs.has(talk.id) || !talk.messages.some((m) => m.state === "running")) return false;
+  if (await isHeld(talk.id)) {
+    notice(t("talk.elsewhere"), true);
+    return true;
+  }
+  endRunning(talk); // the other tab is gone
+  return false;
+}
+
 export async function show(id: string | null): Promise<void> {
   if (!id) {
-    sessionStorage.removeItem("margay-talk");
+    session.set("margay-talk", null);
     set({ talk: null, shown: state.pending.at(-1)?.id ?? null, panel: null, hover: null });
     return;
   }
   const talk = runs.get(id)?.talk ?? (await db.get("talks", id));
   if (!talk) return show(null);
-  if (!(await isHeld(id)))
-    for (const m of talk.messages)
-      if (m.state === "running") {
-        m.state = "stopped";
-        m.trouble = { code: "reloaded" };
-      }
+  if (!(await isHeld(id))) endRunning(talk);
   await Promise.all(talk.messages.flatMap((m) => m.pictures).map(picture));
-  sessionStorage.setItem("margay-talk", id);
+  session.set("margay-talk", id);
   set({ talk, shown: state.pending.at(-1)?.id ?? lastPicture(talk), panel: null, hover: null });
 }
 
-export async function forget(talk: Talk): Promise<void> {
+/** Gives what brings it back, as long as the page lasts. */
+export async function forget(talk: Talk): Promise<() => Promise<void>> {
+  const ids = talk.messages.flatMap((m) => m.pictures);
+  const kept = (await Promise.all(ids.map(picture))).filter((p) => p !== null);
+  deleted.add(talk.id);
   stop(talk.id);
-  await db.forget(talk);
-  channel?.postMessage(talk.id);
-  if (state.talk?.id === talk.id) await show(null);
+  await db.forget("talks", talk.id);
+  await forgetPictures(ids);
+  channel?.postMessage(`-${talk.id}`);
+  if (state.talk?.id === talk.id) {
+    const { panel } = state;
+    await show(null);
+    set({ panel });
+  }
   await refreshTalks();
-  notice(t("talk.deleted"));
+  return async () => {
+    deleted.delete(talk.id);
+    endRunning(talk);
+    for (const p of kept) {
+      pictures.set(p.id, p);
+      await db.put("pictures", p);
+    }
+    await db.put("talks", talk);
+    channel?.postMessage(talk.id);
+    await refreshTalks();
+  };
 }
 
 // --- asking ---
 export async function ask(text: string): Promise<void> {
   const question = text.trim();
   const before = state.talk;
-  if (!question || (before && runs.has(before.id))) return;
+  if (!question || (before && ((await isElsewhere(before)) || runs.has(before.id)))) return;
   const now = Date.now();
-  const talk = before ?? { id: newId(), title: question.slice(0, 80), created: now, updated: now, messages: [] };
+  const talk = before ?? { id: newId(), title: clip(question, 80), created: now, updated: now, messages: [] };
   const pending = state.pending;
   // Shown at once; pictures that are still being made ready follow.
   const user: Message = { id: newId(), role: "user", text: question, at: now, pictures: pending.map((p) => p.id), state: "done" };
   talk.messages.push(user);
-  sessionStorage.setItem("margay-talk", talk.id);
+  session.set("margay-talk", talk.id);
+  for (const p of pending)
+    if (p.picture) setTimeout(() => URL.revokeObjectURL(p.preview), 2000); // still on the screen
+    else preparing.set(p.id, p);
   set({ talk, pending: [], draft: "" });
   await answer(talk, pending);
 }
@@ -400,20 +488,22 @@ export function stop(id: string): void {
 }
 
 /** The last answer once more; one that was whole and greedy is varied, since it would be the same. */
-export function retry(talk: Talk): void {
-  if (runs.has(talk.id)) return;
+export async function retry(talk: Talk): Promise<void> {
+  if ((await isElsewhere(talk)) || runs.has(talk.id)) return;
   const last = talk.messages.at(-1);
   const vary = last?.role === "assistant" && last.state === "done";
   if (last?.role === "assistant") talk.messages.pop();
   void answer(talk, [], vary);
 }
 
-export function edit(talk: Talk, message: Message, text: string): void {
+export async function edit(talk: Talk, message: Message, text: string): Promise<void> {
+  if (await isElsewhere(talk)) return;
   const at = talk.messages.indexOf(message);
   if (at < 0 || runs.has(talk.id) || !text.trim()) return;
   message.text = text.trim();
-  if (at === 0) talk.title = message.text.slice(0, 80);
-  talk.messages.splice(at + 1);
+  if (at === 0) talk.title = clip(message.text, 80);
+  const removed = talk.messages.splice(at + 1);
+  void forgetPictures(removed.flatMap((m) => m.pictures));
   void answer(talk, []);
 }
 
@@ -446,8 +536,12 @@ async function bodyOf(run: Run, vary: boolean): Promise<Body> {
     }
     const parts: unknown[] = [];
     for (const id of m.pictures) {
-      const p = await picture(id);
-      if (!p) continue;
+      const p = (await unlessAborted(preparing.get(id)?.ready ?? Promise.resolve(null), controller.signal)) ?? (await picture(id));
+      if (!p) {
+        // Never asked as if there had been none.
+        m.pictures = m.pictures.filter((x) => x !== id);
+        throw new Failure("picture_gone");
+      }
       if (!p.file) {
         live.at({ stage: "send" });
         p.file = await upload(p.blob, p.name, controller.signal);
@@ -486,8 +580,12 @@ async function attempt(run: Run, vary: boolean): Promise<Report> {
       try {
         return await askStream(body, sink, signal);
       } catch (e) {
-        if (transport === "auto" && e instanceof Failure && e.code === "no_stream") return await askSocket(body, sink, signal);
-        throw e;
+        if (transport !== "auto" || !(e instanceof Failure) || e.code !== "no_stream") throw e;
+        try {
+          return await askSocket(body, sink, signal);
+        } catch (other) {
+          throw other instanceof Failure && other.code === "no_socket" ? new Failure("no_way") : other;
+        }
       }
     } catch (e) {
       if (!(e instanceof Failure) || live.text) throw e;
@@ -498,7 +596,7 @@ async function attempt(run: Run, vary: boolean): Promise<Report> {
       const again = e.status === 503 || e.status === 429 || ["queue_full", "loading", "rate_limited"].includes(e.code);
       if (!again || e.code === "shutting_down" || full++ >= 5) throw e;
       for (let left = Math.min(30, Math.max(1, e.retry)); left > 0; left--) {
-        live.at({ stage: "busy", step: left });
+        live.at({ stage: "busy", step: Math.ceil(left) });
         await wait(1000, signal);
       }
     }
@@ -521,7 +619,8 @@ function finish(run: Run, report: Report | null, error: unknown): void {
   const failure = error instanceof Failure ? error : new Failure("server_error", String(error));
   message.trouble = { code: failure.code, ...(failure.text && { text: failure.text }) };
   if (failure.status === 401) set({ link: "locked", panel: "key", keyWrong: key.get() !== "" });
-  if (["lost", "unreachable", "shutting_down", "no_socket"].includes(failure.code)) away();
+  if (["lost", "unreachable", "shutting_down", "bad_gateway"].includes(failure.code)) away();
+  else if (failure.code === "no_socket") void isReady().then((ok) => ok || away());
 }
 
 async function answer(talk: Talk, pending: Pending[], vary = false): Promise<void> {
@@ -544,11 +643,12 @@ async function answer(talk: Talk, pending: Pending[], vary = false): Promise<voi
   let error: unknown;
   try {
     await save(talk);
-    void refreshTalks();
     if (pending.length) {
       const made = await unlessAborted(Promise.all(pending.map((p) => p.ready)), run.controller.signal);
       const user = talk.messages.at(-2)!;
       user.pictures = user.pictures.filter((id) => made.some((p) => p?.id === id));
+      for (const p of made) if (p) await db.put("pictures", p);
+      if (made.includes(null)) throw new Failure("picture_unread");
     }
     report = await attempt(run, vary);
     if (vary) report.varied = true;
@@ -562,7 +662,7 @@ async function answer(talk: Talk, pending: Pending[], vary = false): Promise<voi
     runs.delete(talk.id);
     release();
     await save(talk);
-    await refreshTalks();
+    if (deleted.has(talk.id)) await db.forget("talks", talk.id); // a save may have been on its way
     set({ talk: state.talk });
   }
 }
@@ -577,12 +677,24 @@ export async function boot(): Promise<void> {
   applySettings();
   if (channel)
     channel.onmessage = async (event: MessageEvent<string>) => {
-      await refreshTalks();
+      // A list that nobody sees is read when it is opened.
+      if (state.panel === "talks") await refreshTalks();
+      if (event.data.startsWith("-")) {
+        const id = event.data.slice(1);
+        deleted.add(id);
+        stop(id);
+        if (state.talk?.id === id) {
+          await show(null);
+          notice(t("talk.deleted"));
+        }
+        return;
+      }
+      deleted.delete(event.data); // brought back
       if (state.talk?.id === event.data && !runs.has(event.data)) {
         const fresh = await db.get("talks", event.data);
         if (fresh) set({ talk: fresh });
       }
     };
-  const last = sessionStorage.getItem("margay-talk");
-  await Promise.all([connect(), refreshTalks(), last ? show(last) : undefined]);
+  const last = session.get("margay-talk");
+  await Promise.all([connect(), last ? show(last) : undefined]);
 }

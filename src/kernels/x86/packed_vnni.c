@@ -18,27 +18,32 @@
 
 enum { MAX_ROWS = 13, ROWS4 = 6 };
 
+/* How an INT8 panel is fetched ahead from memory: two lines with each step, since all 32 at once
+ * would take the line-fill buffers from the work; or all 32 at the block's begin, better for one
+ * and two rows on Intel, which have little work. On Zen 4 those two have it by steps and far ahead.
+ */
+enum fetch { STEPS, AT_ONCE, FAR_STEPS };
+enum { FAR = 16384 };
+
 /* sums[r][32] over `blocks` blocks of an INT8 panel. `end`: of what comes from memory, where
  * fetching ahead stops; NULL: the panel is in L2 and is fetched into L1, where two products a cycle
  * need it. */
-INLINE void rows_int8(const int rows, const int split, const uint8_t *x, size_t ldx, const char *w,
-                      size_t blocks, const char *end, int32_t *sums) {
+INLINE void rows_int8(const int rows, const int split, const enum fetch fetch, const uint8_t *x,
+                      size_t ldx, const char *w, size_t blocks, const char *end, int32_t *sums) {
     vi s[4][MAX_ROWS][2];
     UNROLL for (int c = 0; c < split; c++) {
         UNROLL for (int r = 0; r < rows; r++) s[c][r][0] = s[c][r][1] = _mm512_setzero_si512();
     }
     const uint8_t *x1 = x + 3 * ldx, *x2 = x + 6 * ldx, *x3 = x + 9 * ldx, *x4 = x + 12 * ldx;
     for (size_t b = 0; b < blocks; b++, w += BLOCK8) {
-        /* Two lines with each step: all 32 at once would take the line-fill buffers from the work,
-         * of which one or two rows have little. */
-        const char *ahead = w + (end ? AHEAD : BLOCK8);
+        const char *ahead = w + (!end ? BLOCK8 : fetch == FAR_STEPS ? FAR : AHEAD);
         if (end && ahead + BLOCK8 > end) ahead = w;
-        if (rows <= 2) prefetch_block(w, end, BLOCK8);
+        if (fetch == AT_ONCE) prefetch_block(w, end, BLOCK8);
         for (int j = 0; j < 16; j += split) {
             UNROLL for (int c = 0; c < split; c++) {
                 vi w0 = _mm512_load_si512(w + 64 * (j + c));
                 vi w1 = _mm512_load_si512(w + 1024 + 64 * (j + c));
-                if (rows > 2) {
+                if (fetch != AT_ONCE) {
                     _mm_prefetch(ahead + 128 * (j + c), _MM_HINT_T0);
                     _mm_prefetch(ahead + 128 * (j + c) + 64, _MM_HINT_T0);
                 }
@@ -97,29 +102,31 @@ INLINE void rows_int4(const int rows, const uint8_t *x, size_t ldx, const char *
 
 typedef void rows_fn(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,
                      int32_t *sums);
-#define INT8_INSTANCE(N, SPLIT)                                                                    \
-    static void int8_##N(const uint8_t *x, size_t ldx, const char *w, size_t blocks,               \
-                         const char *end, int32_t *sums) {                                         \
-        rows_int8(N, SPLIT, x, ldx, w, blocks, end, sums);                                         \
+#define INT8_INSTANCE(NAME, N, SPLIT, FETCH)                                                       \
+    static void NAME(const uint8_t *x, size_t ldx, const char *w, size_t blocks, const char *end,  \
+                     int32_t *sums) {                                                              \
+        rows_int8(N, SPLIT, FETCH, x, ldx, w, blocks, end, sums);                                  \
     }
 #define INT4_INSTANCE(N)                                                                           \
     static void int4_##N(const uint8_t *x, size_t ldx, const char *w, size_t blocks,               \
                          const char *end, int32_t *sums) {                                         \
         rows_int4(N, x, ldx, w, blocks, end, sums);                                                \
     }
-INT8_INSTANCE(1, 4)
-INT8_INSTANCE(2, 4)
-INT8_INSTANCE(3, 2)
-INT8_INSTANCE(4, 2)
-INT8_INSTANCE(5, 1)
-INT8_INSTANCE(6, 1)
-INT8_INSTANCE(7, 1)
-INT8_INSTANCE(8, 1)
-INT8_INSTANCE(9, 1)
-INT8_INSTANCE(10, 1)
-INT8_INSTANCE(11, 1)
-INT8_INSTANCE(12, 1)
-INT8_INSTANCE(13, 1)
+INT8_INSTANCE(int8_1, 1, 4, AT_ONCE)
+INT8_INSTANCE(int8_2, 2, 4, AT_ONCE)
+INT8_INSTANCE(int8_1_far, 1, 4, FAR_STEPS)
+INT8_INSTANCE(int8_2_far, 2, 4, FAR_STEPS)
+INT8_INSTANCE(int8_3, 3, 2, STEPS)
+INT8_INSTANCE(int8_4, 4, 2, STEPS)
+INT8_INSTANCE(int8_5, 5, 1, STEPS)
+INT8_INSTANCE(int8_6, 6, 1, STEPS)
+INT8_INSTANCE(int8_7, 7, 1, STEPS)
+INT8_INSTANCE(int8_8, 8, 1, STEPS)
+INT8_INSTANCE(int8_9, 9, 1, STEPS)
+INT8_INSTANCE(int8_10, 10, 1, STEPS)
+INT8_INSTANCE(int8_11, 11, 1, STEPS)
+INT8_INSTANCE(int8_12, 12, 1, STEPS)
+INT8_INSTANCE(int8_13, 13, 1, STEPS)
 INT4_INSTANCE(1)
 INT4_INSTANCE(2)
 INT4_INSTANCE(3)
@@ -129,6 +136,7 @@ INT4_INSTANCE(6)
 static rows_fn *const int8[MAX_ROWS + 1] = {NULL,    int8_1,  int8_2,  int8_3, int8_4,
                                             int8_5,  int8_6,  int8_7,  int8_8, int8_9,
                                             int8_10, int8_11, int8_12, int8_13};
+static rows_fn *const int8_far[3] = {NULL, int8_1_far, int8_2_far};
 static rows_fn *const int4[ROWS4 + 1] = {NULL, int4_1, int4_2, int4_3, int4_4, int4_5, int4_6};
 
 size_t mg_vnni_packed_scratch(const struct mg_packed_matmul *op) {
@@ -139,8 +147,8 @@ size_t mg_vnni_packed_scratch(const struct mg_packed_matmul *op) {
 }
 
 /* All rows of x with one panel. next: the task's next panel or NULL, fetched meanwhile. */
-static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t panel, const char *w,
-                      const char *next, const char *end, char *scratch) {
+INLINE void one_panel(const bool far, const struct mg_packed_matmul *op, size_t task, size_t panel,
+                      const char *w, const char *next, const char *end, char *scratch) {
     size_t blocks = mg_packed_blocks(op->w->k), m = op->m;
     size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
     bool is4 = op->w->kind == MG_PACK_INT4;
@@ -150,7 +158,7 @@ static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t pan
         is4 = false;
         end = NULL;
     }
-    rows_fn *const *fn = is4 ? int4 : int8;
+    rows_fn *const *fn = is4 ? int4 : far && m <= 2 ? int8_far : int8;
     size_t most = is4 ? ROWS4 : MAX_ROWS, n = (m + most - 1) / most;
     _Alignas(64) int32_t sums[MAX_ROWS * MG_PANEL];
     for (size_t i = 0, row = 0; i < n; i++) {
@@ -164,20 +172,29 @@ static void one_panel(const struct mg_packed_matmul *op, size_t task, size_t pan
     }
 }
 
-void mg_vnni_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+INLINE void all_panels(const bool far, const struct mg_packed_matmul *op, size_t task,
+                       void *scratch) {
     size_t per = task_panels(op), panel = task * per;
     size_t end = mg_min_size(panel + per, mg_packed_panels(op->w));
     size_t bytes = mg_packed_panel_bytes(op->w->kind, op->w->k);
     const char *w = op->w->data, *stop = w + end * bytes;
     begin_top(op, task, panel);
     for (; panel < end; panel++)
-        one_panel(op, task, panel, w + panel * bytes,
+        one_panel(far, op, task, panel, w + panel * bytes,
                   panel + 1 < end ? w + (panel + 1) * bytes : NULL, stop, scratch);
 }
 
-void mg_vnni_init_packed(struct mg_kernels *t) {
+void mg_vnni_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+    all_panels(false, op, task, scratch);
+}
+
+static void packed_matmul_far(const struct mg_packed_matmul *op, size_t task, void *scratch) {
+    all_panels(true, op, task, scratch);
+}
+
+void mg_vnni_init_packed(struct mg_kernels *t, bool intel) {
     t->quantise = quantise;
     t->packed_tasks = packed_tasks;
     t->packed_scratch = mg_vnni_packed_scratch;
-    t->packed_matmul = mg_vnni_packed_matmul;
+    t->packed_matmul = intel ? mg_vnni_packed_matmul : packed_matmul_far;
 }

@@ -26,7 +26,7 @@ size_t mg_avx2_packed_scratch(const struct mg_packed_matmul *op);
 void mg_avx2_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch);
 void mg_avxvnni_init_packed(struct mg_kernels *t);
 void mg_avx512_init_packed(struct mg_kernels *t);
-void mg_vnni_init_packed(struct mg_kernels *t);
+void mg_vnni_init_packed(struct mg_kernels *t, bool intel); /* differ in speed only */
 size_t mg_vnni_packed_scratch(const struct mg_packed_matmul *op);
 void mg_vnni_packed_matmul(const struct mg_packed_matmul *op, size_t task, void *scratch);
 void mg_amx_init_packed(struct mg_kernels *t);

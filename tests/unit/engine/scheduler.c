@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -286,6 +287,29 @@ static void test_deadline(void **state) {
     mg_engine_close(e);
 }
 
+/* What was idle for long and has just been given something to do has not stalled: /ready goes by
+ * this (a picture's file may take a second to be decoded, and the engine thread sleeps). */
+static void test_progress(void **state) {
+    (void)state;
+    static struct question first;
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler *s = open_scheduler(e, no_caches);
+    struct mg_scheduler_counts c;
+    while (mg_scheduler_counts(s, &c), !c.ready) usleep(1000);
+    usleep(50000);
+    double asked = mg_clock();
+    first = question(fill_text, 0);
+    first.hold_at = DECODING;
+    ask(s, &first);
+    wait_place(&first, DECODING);
+    mg_scheduler_counts(s, &c);
+    assert_true(c.busy && c.last_progress >= asked);
+    release(&first);
+    wait_done(&first);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
 /* One tenant's long queue does not hold up another's question. */
 static void test_fair(void **state) {
     (void)state;
@@ -540,20 +564,14 @@ static void test_flat(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company_whole),
-                                       cmocka_unit_test(test_company_bf16),
-                                       cmocka_unit_test(test_sampled),
-                                       cmocka_unit_test(test_logprobs),
-                                       cmocka_unit_test(test_drafts),
-                                       cmocka_unit_test(test_cancel),
-                                       cmocka_unit_test(test_limits),
-                                       cmocka_unit_test(test_deadline),
-                                       cmocka_unit_test(test_fair),
-                                       cmocka_unit_test(test_displaced),
-                                       cmocka_unit_test(test_displaced_in_vain),
-                                       cmocka_unit_test(test_close),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_allocations),
-                                       cmocka_unit_test(test_flat)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_company_whole), cmocka_unit_test(test_company_bf16),
+        cmocka_unit_test(test_sampled),       cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_drafts),        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_progress),      cmocka_unit_test(test_fair),
+        cmocka_unit_test(test_displaced),     cmocka_unit_test(test_displaced_in_vain),
+        cmocka_unit_test(test_close),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_allocations),   cmocka_unit_test(test_flat)};
     return cmocka_run_group_tests_name("engine.scheduler", tests, tiny_open, tiny_close);
 }

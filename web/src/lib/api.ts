@@ -1,4 +1,5 @@
 /** Requests to the server that the page came from. The key lives in the session's storage alone. */
+import { session } from "./store";
 import type { Props, Trouble } from "./types";
 
 /** The page may lie under a prefix: all paths are relative to it. */
@@ -6,9 +7,10 @@ const base = new URL("./", document.baseURI);
 export const url = (path: string): string => new URL(path, base).href;
 
 export const key = {
-  get: (): string => sessionStorage.getItem("margay-key") ?? "",
-  set: (value: string): void =>
-    value ? sessionStorage.setItem("margay-key", value) : sessionStorage.removeItem("margay-key"),
+  get: (): string => session.get("margay-key") ?? "",
+  set: (value: string): void => session.set("margay-key", value || null),
+  /** A header can carry it: a letter of another script, or an invisible one that was copied along, is a wrong key. */
+  isPossible: (value: string): boolean => /^[\x21-\x7e]*$/.test(value),
 };
 
 export class Failure extends Error implements Trouble {
@@ -23,9 +25,22 @@ export class Failure extends Error implements Trouble {
   }
 }
 
+/** What an answer without margay's own words means: one of a proxy in between. */
+const BY_STATUS: Record<number, string> = {
+  401: "invalid_api_key", 403: "forbidden", 413: "body_too_large", 429: "rate_limited", 502: "bad_gateway", 503: "bad_gateway", 504: "bad_gateway",
+};
+
 export function failureOf(error: { message?: string; code?: string | null; type?: string } | undefined, status = 0, retry = 0): Failure {
-  const code = error?.code || (status === 401 ? "invalid_api_key" : status === 503 ? "queue_full" : "server_error");
-  return new Failure(code, error?.message ?? "", status, retry);
+  const code = error?.code || BY_STATUS[status] || "server_error";
+  return new Failure(code, error?.message ?? (status && !error ? `HTTP ${status}` : ""), status, retry);
+}
+
+/** Retry-After in seconds: a number, or a date, which is by the server's clock. */
+export function retryAfter(headers: Headers): number {
+  const text = headers.get("retry-after") ?? "";
+  if (/^\d+$/.test(text)) return Number(text);
+  const now = Date.parse(headers.get("date") ?? "") || Date.now();
+  return Math.max(0, Math.ceil((Date.parse(text) - now) / 1000)) || 0;
 }
 
 export async function request(path: string, init: RequestInit = {}): Promise<Response> {
@@ -40,7 +55,7 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
   }
   if (response.ok) return response;
   const body = (await response.json().catch(() => null)) as { error?: { message?: string; code?: string } } | null;
-  throw failureOf(body?.error, response.status, Number(response.headers.get("retry-after")) || 0);
+  throw failureOf(body?.error, response.status, retryAfter(response.headers));
 }
 
 export async function props(): Promise<Props> {

@@ -105,6 +105,8 @@ export async function askStream(body: Body, sink: Sink, signal: AbortSignal): Pr
   }
 }
 
+const OPENING = 15000; // ms that a WebSocket may take
+
 const base64url = (text: string): string =>
   btoa(String.fromCharCode(...new TextEncoder().encode(text))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
@@ -115,9 +117,12 @@ export function askSocket(body: Body, sink: Sink, signal: AbortSignal): Promise<
     const socket = new WebSocket(url("ws").replace(/^http/, "ws"), protocols);
     let opened = false;
     let over = false;
+    // What stands in between may keep it waiting for ever.
+    const late = setTimeout(() => end(() => reject(new Failure(opened ? "lost" : "no_socket"))), OPENING);
     const end = (fn: () => void) => {
       if (over) return;
       over = true;
+      clearTimeout(late);
       signal.removeEventListener("abort", abort);
       socket.close();
       fn();
@@ -130,11 +135,17 @@ export function askSocket(body: Body, sink: Sink, signal: AbortSignal): Promise<
     if (signal.aborted) abort();
     socket.onopen = () => {
       opened = true;
+      clearTimeout(late);
       socket.send(JSON.stringify({ type: "question", id: "q", ...body }));
     };
     socket.onclose = socket.onerror = () => end(() => reject(new Failure(opened ? "lost" : "no_socket")));
     socket.onmessage = (event) => {
-      const m = JSON.parse(String(event.data)) as SocketMessage;
+      let m: SocketMessage;
+      try {
+        m = JSON.parse(String(event.data)) as SocketMessage;
+      } catch {
+        return end(() => reject(new Failure("lost")));
+      }
       if (m.type === "progress") {
         const p = progressOf(m, m.total);
         if (p) sink.progress(p);

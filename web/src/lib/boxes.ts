@@ -23,6 +23,9 @@ const MOST = 2000;
 const LONGEST_OBJECT = 4096;
 const DEEPEST = 32;
 
+/** At most n units, and no half of a letter at the end. */
+export const clip = (text: string, n: number): string => text.slice(0, n).replace(/[\ud800-\udbff]$/, "");
+
 const clamp = (x: number): number => Math.min(1000, Math.max(0, x));
 
 /** [1,2,3,4] and [[1,2,3,4],[5,6,7,8]] as a list of lists of n numbers. */
@@ -104,7 +107,7 @@ export class BoxReader {
     if (!object) return;
     const label = LABEL.map((k) => object[k]).find((v) => typeof v === "string");
     const add = (kind: Found["kind"], at: number[]) => {
-      const found: Found = { kind, label: String(label ?? "").trim().slice(0, 200), at, start, end };
+      const found: Found = { kind, label: clip(String(label ?? "").trim(), 200), at, start, end };
       const key = `${kind} ${at.join(" ")} ${found.label}`;
       if (this.seen.has(key)) return;
       this.seen.add(key);

@@ -34,15 +34,19 @@ async function run<T>(store: Store, mode: IDBTransactionMode, fn: (s: IDBObjectS
   });
 }
 
-export async function put(store: "talks", value: Talk): Promise<void>;
-export async function put(store: "pictures", value: Picture): Promise<void>;
-export async function put(store: Store, value: Talk | Picture): Promise<void> {
+/** True when it is kept. */
+export async function put(store: "talks", value: Talk): Promise<boolean>;
+export async function put(store: "pictures", value: Picture): Promise<boolean>;
+export async function put(store: Store, value: Talk | Picture): Promise<boolean> {
   try {
     if (await open()) await run(store, "readwrite", (s) => s.put(value));
     else throw new Error("none");
+    memory[store].delete(value.id);
+    return true;
   } catch {
     // Full, or none: the page goes on with what it has in memory.
     (memory[store] as Map<string, Talk | Picture>).set(value.id, value);
+    return false;
   }
 }
 
@@ -56,15 +60,10 @@ export async function get(store: Store, id: string): Promise<Talk | Picture | nu
 
 export async function talks(): Promise<Talk[]> {
   const stored = ((await run("talks", "readonly", (s) => s.getAll()).catch(() => null)) as Talk[] | null) ?? [];
-  return [...memory.talks.values(), ...stored].sort((a, b) => b.updated - a.updated);
+  return [...memory.talks.values(), ...stored.filter((talk) => !memory.talks.has(talk.id))].sort((a, b) => b.updated - a.updated);
 }
 
-/** Also the pictures of it. */
-export async function forget(talk: Talk): Promise<void> {
-  memory.talks.delete(talk.id);
-  await run("talks", "readwrite", (s) => s.delete(talk.id)).catch(() => null);
-  for (const id of new Set(talk.messages.flatMap((m) => m.pictures))) {
-    memory.pictures.delete(id);
-    await run("pictures", "readwrite", (s) => s.delete(id)).catch(() => null);
-  }
+export async function forget(store: Store, id: string): Promise<void> {
+  memory[store].delete(id);
+  await run(store, "readwrite", (s) => s.delete(id)).catch(() => null);
 }

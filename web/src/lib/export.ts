@@ -55,12 +55,14 @@ export async function copy(text: string): Promise<boolean> {
     return true;
   } catch {
     // Not a secure context: the old way.
+    const before = document.activeElement as HTMLElement | null;
     const area = Object.assign(document.createElement("textarea"), { value: text });
     area.className = "offscreen";
     document.body.append(area);
     area.select();
     const done = document.execCommand("copy");
     area.remove();
+    before?.focus();
     return done;
   }
 }

@@ -6,15 +6,22 @@ let worker: Worker | null | undefined;
 let n = 0;
 const waiting = new Map<number, { wanted: Wanted; done: (r: Shrunk) => void }>();
 
+/** Parts of the page that can't be loaded (the server is away, or a newer one is there) are a reason, not a wait. */
 async function onPage(wanted: Wanted): Promise<Shrunk> {
-  const { shrink } = await import("./shrink");
-  return shrink(wanted);
+  try {
+    const { shrink } = await import("./shrink");
+    return await shrink(wanted);
+  } catch {
+    return { code: "picture_unprepared", format: "" };
+  }
 }
+
+let policy: ReturnType<NonNullable<Window["trustedTypes"]>["createPolicy"]> | undefined;
 
 function start(): Worker | null {
   if (typeof OffscreenCanvas === "undefined" || typeof Worker === "undefined") return null;
   try {
-    const policy = window.trustedTypes?.createPolicy("margay", { createScriptURL: (u: string) => u });
+    policy ??= window.trustedTypes?.createPolicy("margay", { createScriptURL: (u: string) => u });
     const w = new Worker((policy ? policy.createScriptURL(workerUrl) : workerUrl) as string, { type: "module" });
     w.onmessage = (event: MessageEvent<{ n: number; result: Shrunk }>) => {
       waiting.get(event.data.n)?.done(event.data.result);
@@ -29,6 +36,11 @@ function start(): Worker | null {
   } catch {
     return null;
   }
+}
+
+/** Loads the worker while the server is there. */
+export function warm(): void {
+  worker ??= start();
 }
 
 export function prepare(wanted: Wanted): Promise<Shrunk> {

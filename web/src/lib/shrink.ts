@@ -1,6 +1,6 @@
 /** Turns a picture upright and shrinks it; runs in a worker, or on the page where there is no OffscreenCanvas. */
 import { fit, steps } from "./size";
-import { isCut, orientation, sniff } from "./sniff";
+import { isCut, orientation, sizeOf, sniff } from "./sniff";
 
 export interface Wanted {
   file: Blob;
@@ -10,9 +10,12 @@ export interface Wanted {
 }
 export type Shrunk =
   | { blob: Blob; width: number; height: number; fromWidth: number; fromHeight: number; format: string }
-  | { code: "not_a_picture" | "picture_cut" | "picture_damaged" | "picture_format"; format: string };
+  | { code: "not_a_picture" | "picture_cut" | "picture_damaged" | "picture_huge" | "picture_unprepared"; format: string };
 
 const PLENTY = 3 << 20; // bytes; above that even a small picture is encoded anew
+
+const HUGE = 256 << 20; // bytes
+const PIXELS = 220e6; // by the header: a small file can unfold to gigabytes; the largest phone cameras have 200 million
 
 type Canvas = OffscreenCanvas | HTMLCanvasElement;
 
@@ -45,10 +48,16 @@ function draw(source: CanvasImageSource, from: { width: number; height: number }
 }
 
 export async function shrink({ file, cap, formats }: Wanted): Promise<Shrunk> {
+  // A film of gigabytes is not read to see that it is none.
+  const first = sniff(new Uint8Array(await file.slice(0, 64).arrayBuffer()));
+  if (!first) return { code: "not_a_picture", format: "" };
+  if (file.size > HUGE) return { code: "picture_huge", format: first };
   const bytes = new Uint8Array(await file.arrayBuffer());
   const format = sniff(bytes);
   if (!format) return { code: "not_a_picture", format: "" };
   if (isCut(bytes)) return { code: "picture_cut", format };
+  const said = sizeOf(bytes);
+  if (said && said.width * said.height > PIXELS) return { code: "picture_huge", format };
   const readable = formats.includes(format);
   let bitmap: ImageBitmap;
   try {

@@ -36,6 +36,38 @@ function segments(b: Uint8Array, visit: (marker: number, at: number, n: number) 
   return -1;
 }
 
+/** Width and height as the header has them, before anything is unpacked; null when it has none. */
+export function sizeOf(b: Uint8Array): { width: number; height: number } | null {
+  const view = new DataView(b.buffer, b.byteOffset, b.byteLength);
+  const le24 = (at: number) => b[at]! | (b[at + 1]! << 8) | (b[at + 2]! << 16);
+  try {
+    switch (sniff(b)) {
+      case "png":
+        return { width: view.getUint32(16), height: view.getUint32(20) };
+      case "gif":
+        return { width: view.getUint16(6, true), height: view.getUint16(8, true) };
+      case "bmp":
+        return { width: Math.abs(view.getInt32(18, true)), height: Math.abs(view.getInt32(22, true)) };
+      case "webp":
+        if (ascii(b, 12, 4) === "VP8X") return { width: le24(24) + 1, height: le24(27) + 1 };
+        if (ascii(b, 12, 4) === "VP8 ") return { width: view.getUint16(26, true) & 0x3fff, height: view.getUint16(28, true) & 0x3fff };
+        return { width: (view.getUint32(21, true) & 0x3fff) + 1, height: ((view.getUint32(21, true) >> 14) & 0x3fff) + 1 };
+      case "jpeg": {
+        let found = null as { width: number; height: number } | null;
+        segments(b, (marker, at) => {
+          const frame = marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker);
+          if (frame && !found) found = { height: view.getUint16(at + 1), width: view.getUint16(at + 3) };
+        });
+        return found;
+      }
+      default:
+        return null;
+    }
+  } catch {
+    return null; // shorter than a header
+  }
+}
+
 /** EXIF orientation of a JPEG, 1 to 8; 1 when it says nothing or nonsense. */
 export function orientation(b: Uint8Array): number {
   let found = 1;

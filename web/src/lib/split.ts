@@ -63,7 +63,8 @@ export class Splitter {
     const most = this.fence ? LONG_CODE : this.table ? LONG_ROW * 8 : LONG_TEXT;
     while (text.length > most + 200) {
       const blank = text.lastIndexOf(" ", most);
-      const cut = blank > most / 2 ? blank + 1 : most;
+      let cut = blank > most / 2 ? blank + 1 : most;
+      if (/[\ud800-\udbff]/.test(text[cut - 1]!)) cut--; // not through a letter of two units
       this.lines.push(text.slice(0, cut));
       text = text.slice(cut);
       this.flush(true);

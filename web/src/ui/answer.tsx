@@ -13,7 +13,10 @@ let loading: Promise<void> | null = null;
 
 /** Markdown comes in a file of its own, after the page. */
 export function loadMarkdown(): Promise<void> {
-  loading ??= import("../lib/markdown").then((m) => void (render = m.render));
+  loading ??= import("../lib/markdown").then(
+    (m) => void (render = m.render),
+    () => void (loading = null), // the server is away: plain text until the next answer
+  );
   return loading;
 }
 

@@ -1,7 +1,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { translate } from "../i18n";
-import { add, change, connect, lastPicture, notice, runs, set, show, state, stop, t, useStore } from "../state";
+import { add, away, change, connect, lastPicture, notice, runs, set, show, state, stop, t, type Run, useLive, useStore } from "../state";
 import receipt from "../samples/receipt.png";
 import shapes from "../samples/shapes.png";
 import sign from "../samples/sign.png";
@@ -10,6 +10,7 @@ import { Cat } from "./cat";
 import { Composer, FileInputs, chooseFiles, openCamera } from "./composer";
 import { CameraDialog, KeyDialog, SettingsDialog, TalksDialog } from "./dialogs";
 import { Icon } from "./icons";
+import { words } from "./stage";
 import { StatusDialog } from "./status";
 import { TalkView } from "./talk";
 
@@ -20,7 +21,11 @@ const SAMPLES = [
 ] as const;
 
 async function addSample(src: string, name: string, question: string): Promise<void> {
-  const blob = await (await fetch(src)).blob();
+  const blob = await fetch(src).then((r) => (r.ok ? r.blob() : null), () => null);
+  if (!blob) {
+    notice(t("trouble.unreachable"), true);
+    return away();
+  }
   add([new File([blob], `${name}.png`, { type: "image/png" })]);
   set({ draft: question });
 }
@@ -87,7 +92,7 @@ function Hello({ near }: { near: boolean }): JSX.Element {
           {SAMPLES.map((s) => (
             <li key={s.name}>
               <button type="button" class="sample" onClick={() => void addSample(s.src, s.name, s.ask)}>
-                <img src={s.src} alt="" width="72" height="48" />
+                <img src={s.src} alt="" draggable={false} width="72" height="48" />
                 {t(`sample.${s.name}`)}
               </button>
             </li>
@@ -139,14 +144,16 @@ function useGlobalInput(): boolean {
     };
     const paste = (e: ClipboardEvent) => {
       const found = [...(e.clipboardData?.files ?? [])];
-      if (!found.length) return;
+      // What is copied from a text program or a table comes as text and as a picture of it.
+      const typing = (e.target as HTMLElement).matches?.("input, textarea");
+      if (!found.length || (typing && e.clipboardData!.types.includes("text/plain"))) return;
       e.preventDefault();
       add(found);
     };
     const pressed = (e: KeyboardEvent) => {
       const el = e.target as HTMLElement;
       const typing = el.matches?.("input, textarea, select");
-      if (e.key === "Escape" && !state.panel && state.talk && runs.has(state.talk.id)) stop(state.talk.id);
+      if (e.key === "Escape" && !e.isComposing && !state.panel && state.talk && runs.has(state.talk.id)) stop(state.talk.id);
       else if (e.key === "/" && !typing && !state.panel) {
         e.preventDefault();
         document.getElementById("question")?.focus();
@@ -171,6 +178,25 @@ function useGlobalInput(): boolean {
     };
   }, []);
   return near;
+}
+
+/** For who can't see it: each stage, and the answer when it is there. It stands before there is anything to say. */
+function Said(): JSX.Element {
+  const talk = state.talk;
+  const run = talk ? runs.get(talk.id) : undefined;
+  useLive(run?.live);
+  const before = useRef<{ run: Run; stage: string; text: string } | null>(null);
+  const was = before.current;
+  let text = "";
+  if (run) {
+    const { progress } = run.live;
+    text = was?.run === run && was.stage === progress.stage ? was.text : words(progress);
+    before.current = { run, stage: progress.stage, text };
+  } else if (was && was.run.talk === talk && was.run.message.state === "done") {
+    const answer = was.run.message.text;
+    text = answer.length <= 400 ? answer : t("talk.done");
+  }
+  return <p class="offscreen" role="status" id="said">{text}</p>;
 }
 
 export function App(): JSX.Element {
@@ -198,6 +224,7 @@ export function App(): JSX.Element {
         </div>
       </main>
       <FileInputs />
+      <Said />
       {near && <div class="veil" aria-hidden="true"><div><Cat wide /><p>{t("drop.here")}</p></div></div>}
       <div class="notices" aria-live="polite">
         {state.notice && <p key={state.notice.n} class={`notice ${state.notice.bad ? "bad" : ""}`}>{state.notice.text}</p>}

@@ -1,10 +1,11 @@
 /** The pictures, large, with what was found drawn over them. */
 import type { JSX } from "preact";
+import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { type Found, colours, readBoxes } from "../lib/boxes";
+import { type BoxReader, type Found, colours, readBoxes } from "../lib/boxes";
 import { colour } from "../lib/export";
 import type { Message, Picture } from "../lib/types";
-import { type Pending, picturesOf, pictureNow, pictureUrl, picture, drop, runs, set, state, t, useLive } from "../state";
+import { type Pending, pendingOf, picturesOf, pictureNow, pictureUrl, picture, drop, runs, set, state, t, useLive } from "../state";
 import { Icon } from "./icons";
 
 export function bytes(n: number): string {
@@ -25,45 +26,81 @@ function finder(id: string): { message: Message; found: Found[] } | null {
   return null;
 }
 
-const known = new Map<string, Found[]>();
-export function boxesOf(text: string): Found[] {
-  if (!/[{]/.test(text)) return [];
-  let found = known.get(text);
-  if (!found) {
+const known = new Map<string, BoxReader>();
+export function readerOf(text: string): BoxReader {
+  let reader = known.get(text);
+  if (!reader) {
     if (known.size > 50) known.clear();
-    known.set(text, (found = readBoxes(text).found));
+    known.set(text, (reader = readBoxes(text)));
   }
-  return found;
+  return reader;
+}
+const boxesOf = (text: string): Found[] => (text.includes("{") ? readerOf(text).found : []);
+
+export interface ObjectProps {
+  f: Found;
+  colour: string;
+  lit: boolean;
+  message: string;
+  index: number;
+}
+
+/** What lights up an object while the pointer or the focus is on it. */
+export const light = ({ message, index }: ObjectProps) => ({
+  on: () => set({ hover: { message, index } }),
+  off: () => set({ hover: null }),
+});
+
+/** Each on its own, so that one that lights up does not cost two thousand others. */
+const Shape = memo(function Shape(props: ObjectProps): JSX.Element | null {
+  const { f, colour, lit } = props;
+  if (f.kind !== "box") return null;
+  const [x1 = 0, y1 = 0, x2 = 0, y2 = 0] = f.at;
+  const place = { x: x1, y: y1, width: x2 - x1, height: y2 - y1 };
+  const { on, off } = light(props);
+  return (
+    <g class={lit ? "lit" : ""}>
+      <rect class="under" {...place} />
+      <rect class="line" {...place} stroke={colour} fill={colour} onPointerEnter={on} onPointerLeave={off} />
+    </g>
+  );
+});
+
+const Tag = memo(function Tag(props: ObjectProps): JSX.Element {
+  const { f, colour, lit } = props;
+  const { on, off } = light(props);
+  return (
+    <span
+      class={`tag ${f.kind} ${lit ? "lit" : ""} ${f.at[1]! < 60 ? "inside" : ""} ${f.at[0]! > 500 ? "left" : ""}`}
+      style={{ ...beside(f), top: `${f.at[1]! / 10}%`, "--c": colour }}
+      onPointerEnter={on}
+      onPointerLeave={off}
+    >
+      {f.kind === "point" && <i />}
+      {f.label && <b dir="auto">{f.label}</b>}
+    </span>
+  );
+});
+
+/** Labels stay within the picture: in its right half they end where their box does. */
+function beside(f: Found): Record<string, string> {
+  const [x1 = 0, , x2 = x1] = f.at;
+  return x1 > 500 ? { right: `${(1000 - x2) / 10}%`, maxWidth: `${x2 / 10}%` } : { left: `${x1 / 10}%`, maxWidth: `${(1000 - x1) / 10}%` };
 }
 
 function Overlay({ message, found }: { message: Message; found: Found[] }): JSX.Element {
   const number = colours(found);
   const lit = state.hover?.message === message.id ? state.hover.index : -1;
-  const light = (index: number | null) => () => set({ hover: index === null ? null : { message: message.id, index } });
+  const props = (f: Found, index: number): ObjectProps => ({ f, index, colour: colour(number[index]!), lit: index === lit, message: message.id });
   return (
     <div class={`overlay ${lit >= 0 ? "some-lit" : ""}`}>
       <svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true">
-        {found.map((f, i) => {
-          const [x1 = 0, y1 = 0, x2 = 0, y2 = 0] = f.at;
-          return f.kind === "box" ? (
-            <g key={i} class={i === lit ? "lit" : ""}>
-              <rect class="under" x={x1} y={y1} width={x2 - x1} height={y2 - y1} />
-              <rect class="line" x={x1} y={y1} width={x2 - x1} height={y2 - y1} stroke={colour(number[i]!)} fill={colour(number[i]!)} onPointerEnter={light(i)} onPointerLeave={light(null)} />
-            </g>
-          ) : null;
-        })}
+        {found.map((f, i) => (
+          <Shape key={i} {...props(f, i)} />
+        ))}
       </svg>
       {found.map((f, i) => (
-        <span
-          key={i}
-          class={`tag ${f.kind} ${i === lit ? "lit" : ""} ${f.at[1]! < 60 ? "inside" : ""}`}
-          style={{ left: `${f.at[0]! / 10}%`, top: `${f.at[1]! / 10}%`, "--c": colour(number[i]!) }}
-          onPointerEnter={light(i)}
-          onPointerLeave={light(null)}
-        >
-          {f.kind === "point" && <i />}
-          {f.label && <b>{f.label}</b>}
-        </span>
+        <Tag key={i} {...props(f, i)} />
       ))}
     </div>
   );
@@ -106,7 +143,7 @@ function Large({ id, pending }: { id: string; pending: Pending | undefined }): J
         </div>
       )}
       <figcaption>
-        <span class="name">{name}</span>
+        <bdi class="name">{name}</bdi>
         {p && p.width > 0 && <span class="dim">{sizes(p)}</span>}
         {!pending && finder(id) && (
           <label class="check">
@@ -134,8 +171,8 @@ export function Thumb({ id, pending, onRemove }: { id: string; pending?: Pending
   const name = p?.name ?? pending?.name ?? "";
   return (
     <span class={`thumb ${pending && !pending.picture ? "working" : ""}`}>
-      <button type="button" class={`pick ${state.shown === id ? "chosen" : ""}`} aria-pressed={state.shown === id} aria-label={t("board.picture", { n: "", name }).replace("  ", " ")} title={name} onClick={() => set({ shown: id })}>
-        {src && !(p && !p.width) ? <img src={src} alt="" /> : <Icon name="picture" />}
+      <button type="button" class={`pick ${state.shown === id ? "chosen" : ""}`} aria-pressed={state.shown === id} aria-label={t("board.picture", { name })} title={name} onClick={() => set({ shown: id })}>
+        {src && !(p && !p.width) ? <img src={src} alt="" draggable={false} /> : <Icon name="picture" />}
       </button>
       {onRemove && (
         <button type="button" class="remove" aria-label={t("board.remove", { name })} onClick={onRemove}>
@@ -156,7 +193,7 @@ export function Board(): JSX.Element | null {
   const shown = state.shown && all.includes(state.shown) ? state.shown : all.at(-1)!;
   return (
     <section class="board" aria-label={t("board.title")}>
-      <Large key={shown} id={shown} pending={pending.find((p) => p.id === shown)} />
+      <Large key={shown} id={shown} pending={pendingOf(shown)} />
       {all.length > 1 && (
         <div class="strip" ref={strip}>
           {all.map((id) => {

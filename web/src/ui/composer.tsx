@@ -33,6 +33,9 @@ export function Presets(): JSX.Element {
   );
 }
 
+/** Enter that asks. Not the one that takes a word from an input method: 229 is Safari's way to say so. */
+export const isEnter = (e: KeyboardEvent): boolean => e.key === "Enter" && !e.shiftKey && !e.isComposing && e.keyCode !== 229;
+
 export function chooseFiles(): void {
   const input = document.getElementById("choose") as HTMLInputElement;
   input.click();
@@ -91,6 +94,7 @@ export function Composer(): JSX.Element {
         )}
         <textarea
           id="question"
+          dir="auto"
           ref={ref}
           rows={1}
           aria-label={t("ask.label")}
@@ -99,7 +103,7 @@ export function Composer(): JSX.Element {
           value={state.draft}
           onInput={(e) => set({ draft: e.currentTarget.value })}
           onKeyDown={(e) => {
-            if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+            if (isEnter(e)) {
               e.preventDefault();
               if (!run) send();
             }

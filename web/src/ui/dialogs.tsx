@@ -2,7 +2,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { key } from "../lib/api";
 import { DEFAULTS, type Settings } from "../lib/types";
-import { add, change, connect, forget, set, show, state, t, useKey } from "../state";
+import { add, change, connect, forget, refreshTalks, set, show, state, t, useKey } from "../state";
 import { Icon } from "./icons";
 
 export function Dialog({ name, title, children, onClose }: { name: string; title: string; children: ComponentChildren; onClose?: () => void }): JSX.Element {
@@ -12,6 +12,7 @@ export function Dialog({ name, title, children, onClose }: { name: string; title
     if (!ref.current?.open) ref.current?.showModal();
     return () => before?.focus?.();
   }, []);
+  const down = useRef<EventTarget | null>(null);
   const close = () => (onClose ? onClose() : set({ panel: null }));
   return (
     <dialog
@@ -22,7 +23,10 @@ export function Dialog({ name, title, children, onClose }: { name: string; title
         e.preventDefault();
         close();
       }}
-      onClick={(e) => e.target === e.currentTarget && close()}
+      onClose={close} // a browser may close it without asking
+      onPointerDown={(e) => (down.current = e.target)}
+      // Not when text was marked from within to beside the window.
+      onClick={(e) => e.target === e.currentTarget && down.current === e.target && close()}
     >
       <div class="dialog-inner">
         <header>
@@ -133,20 +137,32 @@ export function KeyDialog(): JSX.Element {
 }
 
 export function TalksDialog(): JSX.Element {
+  const [gone, setGone] = useState<{ title: string; back: () => Promise<void> } | null>(null);
+  const undo = useRef<HTMLButtonElement>(null);
+  useEffect(() => void refreshTalks(), []);
+  useEffect(() => undo.current?.focus(), [gone]); // the button that was pressed is not there any more
   return (
     <Dialog name="talks" title={t("app.talks")}>
       <button type="button" class="go wide" onClick={() => void show(null)}>
         <Icon name="plus" /> {t("app.new")}
       </button>
+      <p class={gone ? "undo" : ""} role="status">
+        {gone && (
+          <>
+            <span>{t("talk.deleted")}: <bdi>{gone.title}</bdi></span>
+            <button type="button" ref={undo} class="soft" onClick={() => void gone.back().then(() => setGone(null))}>{t("talk.undo")}</button>
+          </>
+        )}
+      </p>
       {state.talks.length === 0 && <p class="dim">{t("talk.none")}</p>}
       <ul class="talk-list">
         {state.talks.map((talk) => (
           <li key={talk.id} class={talk.id === state.talk?.id ? "now" : ""}>
             <button type="button" class="open" aria-current={talk.id === state.talk?.id} onClick={() => void show(talk.id)}>
-              <b>{talk.title || t("talk.untitled")}</b>
+              <b dir="auto">{talk.title || t("talk.untitled")}</b>
               <small>{new Date(talk.updated).toLocaleString(state.language === "zh" ? "zh-CN" : "en-GB", { dateStyle: "medium", timeStyle: "short" })}</small>
             </button>
-            <button type="button" class="quiet round" aria-label={t("talk.delete", { title: talk.title })} onClick={() => void forget(talk)}>
+            <button type="button" class="quiet round" aria-label={t("talk.delete", { title: talk.title })} onClick={() => void forget(talk).then((back) => setGone({ title: talk.title, back }))}>
               <Icon name="bin" />
             </button>
           </li>

@@ -35,8 +35,7 @@ export function StageLine({ run, pictures }: { run: Run; pictures: boolean }): J
     <div class={`stage at-${p.stage}`} data-stage={p.stage} data-looked={String(live.looked)}>
       <Eyes doing={p.stage} />
       <div class="stage-text">
-        {/* Read out when the stage changes, not at every step. */}
-        <span role="status">{words(p)}</span>
+        <span>{words(p)}</span>
         {p.stage === "vision" && p.of ? <span class="dim"> {Math.round((100 * (p.step ?? 0)) / p.of)} %</span> : null}
         {p.stage === "answer" && live.speed > 0 && <span class="dim"> {t("stage.speed", { speed: live.speed.toFixed(live.speed < 10 ? 1 : 0) })}</span>}
         {reused && <span class="known">{t("stage.known")}</span>}

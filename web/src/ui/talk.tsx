@@ -1,13 +1,15 @@
 /** The conversation: questions, answers, what can be done with them. */
 import type { JSX } from "preact";
+import { memo } from "preact/compat";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { type Found, colours, isOnlyBoxes, readBoxes, toCsv, toJson } from "../lib/boxes";
+import { type Found, colours, isOnlyBoxes, toCsv, toJson } from "../lib/boxes";
 import { annotated, colour, copy, download } from "../lib/export";
 import type { Message, Report, Talk } from "../lib/types";
-import { type Run, edit, notice, picture, picturesOf, retry, runs, set, state, stop, t, trouble, useLive } from "../state";
+import { type Run, edit, notice, pendingOf, picture, picturesOf, pictureNow, retry, runs, set, state, stop, t, trouble, useLive } from "../state";
 import { splitterOf } from "../lib/split";
 import { Blocks } from "./answer";
-import { Thumb, boxesOf } from "./board";
+import { type ObjectProps, Thumb, light, readerOf } from "./board";
+import { isEnter } from "./composer";
 import { Icon } from "./icons";
 import { StageLine } from "./stage";
 
@@ -33,10 +35,20 @@ function Meta({ report }: { report: Report }): JSX.Element {
   return <div class="meta">{parts}</div>;
 }
 
+const ObjectButton = memo(function ObjectButton(props: ObjectProps): JSX.Element {
+  const { f, colour, lit } = props;
+  const { on, off } = light(props);
+  return (
+    <button type="button" class={`object ${lit ? "lit" : ""}`} style={{ "--c": colour }} onPointerEnter={on} onPointerLeave={off} onFocus={on} onBlur={off}>
+      <i />
+      <bdi>{f.label || (f.kind === "box" ? "□" : "•")}</bdi>
+    </button>
+  );
+});
+
 function FoundList({ message, found, cut }: { message: Message; found: Found[]; cut: boolean }): JSX.Element {
   const number = colours(found);
   const lit = state.hover?.message === message.id ? state.hover.index : -1;
-  const light = (index: number | null) => () => set({ hover: index === null ? null : { message: message.id, index } });
   return (
     <div class="found">
       <p class="found-head">
@@ -46,18 +58,7 @@ function FoundList({ message, found, cut }: { message: Message; found: Found[]; 
       <ul>
         {found.map((f, i) => (
           <li key={i}>
-            <button
-              type="button"
-              class={`object ${i === lit ? "lit" : ""}`}
-              style={{ "--c": colour(number[i]!) }}
-              onPointerEnter={light(i)}
-              onPointerLeave={light(null)}
-              onFocus={light(i)}
-              onBlur={light(null)}
-            >
-              <i />
-              {f.label || (f.kind === "box" ? "□" : "•")}
-            </button>
+            <ObjectButton f={f} colour={colour(number[i]!)} lit={i === lit} message={message.id} index={i} />
           </li>
         ))}
       </ul>
@@ -126,7 +127,7 @@ function Actions({ talk, message, found }: { talk: Talk; message: Message; found
         </button>
       )}
       {last && !busy && (
-        <button type="button" class={whole ? "quiet" : "go"} onClick={() => retry(talk)}>
+        <button type="button" class={whole ? "quiet" : "go"} onClick={() => void retry(talk)}>
           <Icon name="again" />
           <span>{t(whole ? "talk.again" : "talk.retry")}</span>
         </button>
@@ -168,8 +169,9 @@ function Ending({ message }: { message: Message }): JSX.Element | null {
 function AnswerView({ message, talk, run }: { message: Message; talk: Talk; run: Run | undefined }): JSX.Element {
   useLive(run?.live);
   const text = run ? run.live.text : message.text;
-  const found = run ? run.live.boxes.found : boxesOf(text);
-  const reader = found.length ? (run ? run.live.boxes : readBoxes(text)) : null;
+  const boxes = run ? run.live.boxes : text.includes("{") ? readerOf(text) : null;
+  const reader = boxes?.found.length ? boxes : null;
+  const found = reader?.found ?? [];
   const only = reader !== null && isOnlyBoxes(text, reader);
   const elsewhere = !run && message.state === "running";
   return (
@@ -196,17 +198,16 @@ function Question({ message, talk }: { message: Message; talk: Talk }): JSX.Elem
   useEffect(() => {
     if (editing) ref.current?.focus();
   }, [editing]);
-  const pending = (id: string) => state.pending.find((p) => p.id === id);
   const done = () => {
     setEditing(false);
-    if (ref.current) edit(talk, message, ref.current.value);
+    if (ref.current) void edit(talk, message, ref.current.value);
   };
   return (
     <article class="question" aria-label={t("talk.you")}>
       {message.pictures.length > 0 && (
         <div class="thumbs">
           {message.pictures.map((id) => (
-            <Thumb key={id} id={id} pending={pending(id)} />
+            <Thumb key={id} id={id} pending={pendingOf(id)} />
           ))}
         </div>
       )}
@@ -224,7 +225,7 @@ function Question({ message, talk }: { message: Message; talk: Talk }): JSX.Elem
             defaultValue={message.text}
             rows={3}
             onKeyDown={(e) => {
-              if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+              if (isEnter(e)) {
                 e.preventDefault();
                 done();
               }
@@ -241,7 +242,7 @@ function Question({ message, talk }: { message: Message; talk: Talk }): JSX.Elem
         </form>
       ) : (
         <div class="bubble">
-          <p>{message.text}</p>
+          <p dir="auto">{message.text}</p>
           {!runs.has(talk.id) && (
             <button type="button" class="pen" aria-label={t("talk.edit")} title={t("talk.edit")} onClick={() => setEditing(true)}>
               <Icon name="pen" />
@@ -252,6 +253,35 @@ function Question({ message, talk }: { message: Message; talk: Talk }): JSX.Elem
     </article>
   );
 }
+
+interface ItemProps {
+  message: Message;
+  talk: Talk;
+  run: Run | undefined;
+  text: string;
+  /** All else of the page that this message's looks depend on. */
+  mark: string;
+}
+
+function markOf(talk: Talk, m: Message): string {
+  const hover = state.hover?.message === m.id ? state.hover.index : -1;
+  const shown = state.shown && m.pictures.includes(state.shown) ? state.shown : "";
+  const there = m.pictures.map((id) => (pictureNow(id) ? 1 : pendingOf(id) ? 2 : 0)).join("");
+  return [state.language, hover, shown, there, m.pictures.length, m.state, runs.has(talk.id), talk.messages.at(-1) === m].join(" ");
+}
+
+/** In a long conversation a key that is pressed must not cost all of its messages. */
+const Item = memo(
+  function Item({ message, talk, run }: ItemProps): JSX.Element {
+    if (message.role === "user") return <Question message={message} talk={talk} />;
+    return (
+      <article class={`answer is-${message.state}`} aria-label={t("talk.margay")} aria-busy={message.state === "running"}>
+        <AnswerView message={message} talk={talk} run={run} />
+      </article>
+    );
+  },
+  (a, b) => a.message === b.message && a.talk === b.talk && a.run === b.run && a.text === b.text && a.mark === b.mark,
+);
 
 export function TalkView(): JSX.Element {
   const talk = state.talk;
@@ -282,15 +312,9 @@ export function TalkView(): JSX.Element {
   return (
     <div class="thread" ref={box} tabIndex={0} role="region" aria-label={t("talk.title")}>
       <div class="thread-inner">
-        {talk?.messages.map((m) =>
-          m.role === "user" ? (
-            <Question key={m.id} message={m} talk={talk} />
-          ) : (
-            <article key={m.id} class={`answer is-${m.state}`} aria-label={t("talk.margay")} aria-busy={m.state === "running"}>
-              <AnswerView message={m} talk={talk} run={run?.message === m ? run : undefined} />
-            </article>
-          ),
-        )}
+        {talk?.messages.map((m) => (
+          <Item key={m.id} message={m} talk={talk} run={run?.message === m ? run : undefined} text={run?.message === m ? "" : m.text} mark={markOf(talk, m)} />
+        ))}
       </div>
     </div>
   );
