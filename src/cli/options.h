@@ -1,7 +1,7 @@
 /* cli/options.h - one table of commands and options, and the values that a run of margay has for
  * them.
  *
- * Everything that a person can set stands once in option_table.c: its names, type, range, default,
+ * Everything that a person can set stands once in option_tables.c: its names, type, range, default,
  * help and the commands that take it. From that table come the parser (options.c), the environment
  * and INI file readers (options_env.c), help, man page and shell completion (help.c).
  *
@@ -26,6 +26,7 @@ enum mg_command {
     MG_CMD_CONVERT,
     MG_CMD_PULL,
     MG_CMD_BENCH,
+    MG_CMD_LOAD,
     MG_CMD_HELP,
     MG_CMD_VERSION,
     MG_CMD_COMPLETION,
@@ -131,6 +132,28 @@ enum mg_opt {
     MG_OPT_SLOTS,
     MG_OPT_UI,
     MG_OPT_PAGE_PATH,
+    MG_OPT_LOAD_MODEL,
+    MG_OPT_CLOSED,
+    MG_OPT_THINK,
+    MG_OPT_OPEN,
+    MG_OPT_ARRIVALS,
+    MG_OPT_DURATION,
+    MG_OPT_REQUESTS,
+    MG_OPT_WARM_UP,
+    MG_OPT_ABORT,
+    MG_OPT_TIMEOUT,
+    MG_OPT_MAX_CONNECTIONS,
+    MG_OPT_KEEP_ALIVE,
+    MG_OPT_HEADER,
+    MG_OPT_CA_FILE,
+    MG_OPT_INSECURE,
+    MG_OPT_PICTURES,
+    MG_OPT_UPLOAD,
+    MG_OPT_QUESTION,
+    MG_OPT_QUESTIONS,
+    MG_OPT_STREAM,
+    MG_OPT_EXTRA,
+    MG_OPT_FAIL_ABOVE,
     MG_OPT_MAN,
     MG_OPT_CONFIG,
     MG_OPT_PROGRESS,

@@ -106,8 +106,8 @@ static enum mg_http_feed end_head(struct mg_http_response *r) {
         r->left = 0;
     }
     bool framed = r->chunked || r->has_length;
-    r->keep_alive = framed && !r->close && !(r->chunked && r->has_length) &&
-                    (r->minor == 1 || r->keep);
+    r->keep_alive =
+        framed && !r->close && !(r->chunked && r->has_length) && (r->minor == 1 || r->keep);
     if (!r->chunked && r->has_length && r->left == 0) {
         r->done = true;
         return MG_HTTP_DONE;

@@ -25,10 +25,10 @@ struct mg_sse_reader {
 
     /* Own: */
     struct mg_buf line, data;
-    char name[32];    /* of the event, cut to this */
-    bool has_data;    /* a data field has come */
-    bool after_cr;    /* the byte before was a CR: an LF is part of it */
-    bool begun;       /* the first line has been read */
+    char name[32]; /* of the event, cut to this */
+    bool has_data; /* a data field has come */
+    bool after_cr; /* the byte before was a CR: an LF is part of it */
+    bool begun;    /* the first line has been read */
 };
 
 /* false: an event was too long, memory is short, or `event` said so; then only free. */

@@ -99,8 +99,8 @@ enum mg_status mg_tls_client_open(const char *ca_file, bool trust_all, mg_tls_co
         status = mg_fail(err, MG_ERR_FORMAT, "tls_certificate",
                          "can't use the certificates in %s: %s", ca_file, reason());
     else if (!trust_all && !ca_file && SSL_CTX_set_default_verify_paths(context) != 1)
-        status = mg_fail(err, MG_ERR_IO, "tls_certificate", "no trusted certificates: %s",
-                         reason());
+        status =
+            mg_fail(err, MG_ERR_IO, "tls_certificate", "no trusted certificates: %s", reason());
     ERR_clear_error();
     if (status)
         SSL_CTX_free(context);
@@ -126,6 +126,10 @@ mg_tls *mg_tls_connect(mg_tls_context *context, int fd, const char *host) {
     }
     SSL_set_connect_state(ssl);
     return ssl;
+}
+
+bool mg_tls_ready(const mg_tls *tls) {
+    return SSL_is_init_finished(tls) == 1;
 }
 
 bool mg_tls_distrusted(const mg_tls *tls) {

@@ -1,5 +1,5 @@
-/* net/tls.h - a server's certificate and key, a client's trust, and one connection's encryption, over
- * OpenSSL 3.
+/* net/tls.h - a server's certificate and key, a client's trust, and one connection's encryption,
+ * over OpenSSL 3.
  *
  * TLS 1.2 and newer, no renegotiation, ALPN "http/1.1". A context is made anew to read changed
  * files; connections keep the one that they began with, which OpenSSL counts.
@@ -29,6 +29,8 @@ enum mg_status mg_tls_client_open(const char *ca_file, bool trust_all, mg_tls_co
 /* Our side of a connection to `host`, a name or an address without brackets, which the certificate
  * has to name; the socket stays the caller's. NULL: no memory. */
 mg_tls *mg_tls_connect(mg_tls_context *context, int fd, const char *host);
+/* The handshake has ended well. */
+bool mg_tls_ready(const mg_tls *tls);
 /* After a failed handshake: was it the certificate? */
 bool mg_tls_distrusted(const mg_tls *tls);
 
