@@ -79,7 +79,7 @@ static void frame(struct mg_buf *out, double y, const char *head, double most, b
         if (is_time)
             say_time(text, sizeof text, value);
         else
-            snprintf(text, sizeof text, "%.3g", value);
+            snprintf(text, sizeof text, "%.6g", value);
         line(out, LEFT, y + HIGH - HIGH * i / 2.0, LEFT + SPAN, y + HIGH - HIGH * i / 2.0, "#ddd");
         text_at(out, MARGIN - 10, y + HIGH - HIGH * i / 2.0 + 4, "label", text);
     }
@@ -161,7 +161,7 @@ static double draw_histogram(struct mg_buf *out, double y, const struct mg_load_
     text_at(out, LEFT + 18, y + HIGH + 38, "label", "first token");
     rect(out, LEFT + 120, y + HIGH + 28, 12, 12, ANSWER);
     text_at(out, LEFT + 138, y + HIGH + 38, "label", "whole answer");
-    return y + HIGH + GAP;
+    return y + HIGH + GAP + 15; /* the legend */
 }
 
 /* --- over time --- */
