@@ -33,7 +33,8 @@ struct mg_load_link_owner {
 
 struct mg_load_link {
     const struct mg_load_link_owner *owner;
-    void *user; /* the owner's */
+    void *user;   /* the owner's: whose request is on it */
+    void *keeper; /* the owner's: who has it between requests */
     const struct mg_load_plan *plan;
     struct mg_wire wire;
     struct event *event; /* of the socket, or a timer while there is none; owned */

@@ -4,11 +4,11 @@
  *     open:   arrival timer -> call -> connection free or new? -> send
  *                                  '-> else waits in the queue, its latency counting
  *
- * A call is in one of two lists: waiting (no connection yet) or under way. Connections that are
- * kept lie on a stack, the last used on top, so that those not needed age and are closed by the
- * server. The run ends when nobody will ask any more and no call is left; when that takes longer
- * than an answer may, what is left is cut off. All on one thread; the handler of ctrl-C is
- * libevent's and runs in the loop.
+ * A call is in one of two lists: waiting (no connection yet) or under way. A client of the closed
+ * loop keeps its connection, as a browser would. Others lie on a stack, the last used on top, so
+ * that those not needed age and are closed by the server. The run ends when nobody will ask any
+ * more and no call is left; when that takes longer than an answer may, what is left is cut off. All
+ * on one thread; the handler of ctrl-C is libevent's and runs in the loop.
  */
 #include "cli/load_call.h"
 
@@ -40,8 +40,8 @@ struct client {
     size_t index;
     struct event *timer; /* owned */
     struct mg_load_random random;
-    unsigned n_failed; /* in a row to connect */
-    double due;        /* of the next question */
+    unsigned n_failed;         /* in a row to connect */
+    struct mg_load_link *kept; /* its connection between questions, owned */
     bool over;
 };
 
@@ -123,10 +123,15 @@ static void on_ended(struct mg_load_link *link, enum mg_load_kind kind, const ch
 /* The server has closed a connection that lay on the stack. */
 static void on_gone(struct mg_load_link *link) {
     struct run *run = link->user;
-    size_t i = 0;
-    while (run->idle[i] != link) i++;
-    memmove(run->idle + i, run->idle + i + 1, (run->n_idle - i - 1) * sizeof *run->idle);
-    run->n_idle--;
+    struct client *keeper = link->keeper;
+    if (keeper) {
+        keeper->kept = NULL;
+    } else {
+        size_t i = 0;
+        while (run->idle[i] != link) i++;
+        memmove(run->idle + i, run->idle + i + 1, (run->n_idle - i - 1) * sizeof *run->idle);
+        run->n_idle--;
+    }
     close_link(run, link);
 }
 
@@ -138,6 +143,25 @@ static struct mg_load_link *new_link(struct run *run) {
     run->n_link++;
     run->r->n_opened++;
     return link;
+}
+
+/* Puts a connection aside for the next question: of this client, where each has its own. */
+static void keep(struct run *run, struct mg_load_link *link, struct client *client) {
+    link->user = run;
+    link->keeper = client && run->p->max_connection >= run->p->n_client ? client : NULL;
+    if (link->keeper)
+        client->kept = link;
+    else
+        run->idle[run->n_idle++] = link;
+}
+
+static struct mg_load_link *kept_or_new(struct run *run, struct client *client) {
+    if (client && client->kept) {
+        struct mg_load_link *link = client->kept;
+        client->kept = NULL;
+        return link;
+    }
+    return run->n_idle ? run->idle[--run->n_idle] : new_link(run);
 }
 
 /* --- calls --- */
@@ -194,8 +218,7 @@ static void on_ended(struct mg_load_link *link, enum mg_load_kind kind, const ch
     c->link = NULL;
     take_out(&run->under_way, c);
     if (reusable) {
-        link->user = run;
-        run->idle[run->n_idle++] = link;
+        keep(run, link, c->client);
     } else {
         close_link(run, link);
     }
@@ -225,7 +248,7 @@ static double usual_time(const struct run *run) {
 
 /* Sends on a kept or a new connection; the caller knows that there is room for one. */
 static void send_call(struct run *run, struct mg_load_call *c) {
-    struct mg_load_link *link = run->n_idle ? run->idle[--run->n_idle] : new_link(run);
+    struct mg_load_link *link = kept_or_new(run, c->client);
     double now = mg_clock();
     put(&run->under_way, c);
     bool ok = link && mg_load_call_send(c, run->p, run->q, link, now);
@@ -244,12 +267,13 @@ static void send_call(struct run *run, struct mg_load_call *c) {
     set_timer(c->timer, wait);
 }
 
-static bool has_room(const struct run *run) {
-    return run->n_idle || run->n_link < run->p->max_connection;
+static bool has_room(const struct run *run, const struct mg_load_call *c) {
+    const struct client *client = c->client;
+    return run->n_idle || (client && client->kept) || run->n_link < run->p->max_connection;
 }
 
 static void start_waiting(struct run *run) {
-    while (run->waiting.n && has_room(run)) {
+    while (run->waiting.n && has_room(run, run->waiting.first)) {
         struct mg_load_call *c = run->waiting.first;
         take_out(&run->waiting, c);
         send_call(run, c);
@@ -297,7 +321,7 @@ static bool begin_call(struct run *run, struct client *client, double due) {
     double when = mg_load_random_unit(&run->random);
     c->leave = leaves ? when : -1;
     if (c->counted) mg_load_record_sent(run->r, due);
-    if (has_room(run)) {
+    if (has_room(run, c)) {
         send_call(run, c);
     } else if (run->waiting.n < MAX_WAITING) {
         put(&run->waiting, c);
@@ -468,8 +492,10 @@ static enum mg_status open_run(struct run *run, struct mg_err *err) {
 
 static void close_run(struct run *run) {
     for (size_t i = 0; i < run->n_idle; i++) mg_load_link_close(run->idle[i]);
-    for (size_t i = 0; run->client && i < run->p->n_client; i++)
+    for (size_t i = 0; run->client && i < run->p->n_client; i++) {
         if (run->client[i].timer) event_free(run->client[i].timer);
+        mg_load_link_close(run->client[i].kept);
+    }
     struct event *event[] = {run->arrival, run->tick, run->interrupt, run->terminate};
     for (size_t i = 0; i < sizeof event / sizeof event[0]; i++)
         if (event[i]) event_free(event[i]);

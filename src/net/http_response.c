@@ -93,10 +93,11 @@ static const char *take_field(struct mg_http_response *r, char *line) {
 static enum mg_http_feed end_head(struct mg_http_response *r) {
     if (r->status < 200) { /* 100 Continue, 103 Early Hints: the reply is still to come */
         size_t n_head = r->n_head;
+        if (r->status == 101) return bad(r, "the protocol was changed unasked");
         mg_http_response_reset(r);
         r->any = true;
         r->n_head = n_head; /* not without end */
-        return r->status == 101 ? bad(r, "the protocol was changed unasked") : MG_HTTP_MORE;
+        return MG_HTTP_MORE;
     }
     if (r->strange) return bad(r, "a transfer coding other than chunked");
     r->headed = true;
