@@ -1,6 +1,6 @@
 /* cli/load_report.c - what came of a run of margay load as a table, as JSON and as lines of CSV.
  *
- * The members of the JSON object are listed in docs/server.md; they are only added to.
+ * The members of the JSON object are listed in docs/load.md; they are only added to.
  */
 #include "cli/load.h"
 

@@ -14,7 +14,10 @@
 static bool on_event(void *user, const char *name, const char *data, size_t n) {
     struct mg_buf *out = user;
     assert_int_equal(strlen(data), n);
-    mg_buf_printf(out, "%s=%s|", name, data);
+    mg_buf_add_str(out, name);
+    mg_buf_add_byte(out, '=');
+    mg_buf_add(out, data, n);
+    mg_buf_add_byte(out, '|');
     return strcmp(data, "stop") != 0;
 }
 
