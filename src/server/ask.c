@@ -51,9 +51,10 @@ static void post(struct ask *a) {
 
 void ask_cancel(struct ask *a) {
     for (size_t i = 0; i < a->n_choice; i++)
-        if (a->choice[i].job) mg_scheduler_cancel(a->s->scheduler, a->choice[i].job);
+        if (a->choice[i].job && a->s->scheduler)
+            mg_scheduler_cancel(a->s->scheduler, a->choice[i].job);
     for (size_t i = 0; a->fetch && i < a->chat->n_image; i++)
-        if (a->fetch[i]) mg_remote_cancel(a->s->remote, a->fetch[i]);
+        if (a->fetch[i] && a->s->remote) mg_remote_cancel(a->s->remote, a->fetch[i]);
 }
 
 static void on_end(struct mg_http_exchange *x, enum mg_http_end reason, void *user) {
@@ -101,8 +102,8 @@ static void add_cache_fields(const struct ask *a, struct mg_http_exchange *x) {
 static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct mg_buf *out) {
     if (a->retry) {
         double seconds = a->retry_seconds;
-        struct mg_scheduler_counts c;
-        mg_scheduler_counts(a->s->scheduler, &c);
+        struct mg_scheduler_counts c = {0};
+        if (a->s->scheduler) mg_scheduler_counts(a->s->scheduler, &c);
         if (!(seconds > 0)) seconds = c.waiting ? 5 : 1;
         char text[16];
         snprintf(text, sizeof text, "%.0f", seconds > 300 ? 300 : seconds < 1 ? 1 : ceil(seconds));

@@ -561,6 +561,7 @@ void mg_server_close(struct mg_server *s) {
     worker_close(&s->worker);
     mg_remote_close(s->remote);
     mg_scheduler_close(s->scheduler);
+    s->remote = NULL, s->scheduler = NULL; /* what was posted last runs in the next line */
     mg_http_server_close(s->http);
     free(s->route);
     uploads_free(&s->uploads);
