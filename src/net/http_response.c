@@ -4,7 +4,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define MAX_RETRY_AFTER 86400.0 /* seconds; more is not believed */
+#define MAX_RETRY_AFTER 86400 /* seconds; more is not believed */
 
 static enum mg_http_feed bad(struct mg_http_response *r, const char *fault) {
     r->fault = fault;
@@ -84,7 +84,7 @@ static const char *take_field(struct mg_http_response *r, char *line) {
         r->event_stream =
             begins_with(value, stream) && strchr("; \t", value[sizeof stream - 1]) != NULL;
     } else if (!strcasecmp(line, "Retry-After") && whole_number(value, &number)) {
-        r->retry_after = number < MAX_RETRY_AFTER ? (double)number : MAX_RETRY_AFTER;
+        r->retry_after = number < MAX_RETRY_AFTER ? (double)(uint32_t)number : MAX_RETRY_AFTER;
     }
     return NULL;
 }
