@@ -79,3 +79,18 @@ enum mg_base64_fault mg_base64_decode(const char *text, size_t n, uint8_t *out, 
     *n_out = o;
     return MG_BASE64_OK;
 }
+
+void mg_base64_encode(const uint8_t *data, size_t n, char *out) {
+    static const char letter[64] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        size_t left = n - i;
+        uint32_t bits = (uint32_t)data[i] << 16;
+        if (left > 1) bits |= (uint32_t)data[i + 1] << 8;
+        if (left > 2) bits |= data[i + 2];
+        *out++ = letter[bits >> 18];
+        *out++ = letter[bits >> 12 & 63];
+        *out++ = left > 1 ? letter[bits >> 6 & 63] : '=';
+        *out++ = left > 2 ? letter[bits & 63] : '=';
+    }
+}

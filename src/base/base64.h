@@ -29,4 +29,11 @@ static inline size_t mg_base64_bound(size_t n) {
  * itself. *n_out: bytes written. On a fault *n_out is the place of the offending character. */
 enum mg_base64_fault mg_base64_decode(const char *text, size_t n, uint8_t *out, size_t *n_out);
 
+/* The other way, in RFC 4648's first alphabet with padding: writes mg_base64_length(n) characters,
+ * no zero byte. */
+static inline size_t mg_base64_length(size_t n) {
+    return (n / 3 + (n % 3 != 0)) * 4;
+}
+void mg_base64_encode(const uint8_t *data, size_t n, char *out);
+
 #endif

@@ -131,6 +131,25 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
          {"margay doctor", "margay doctor -m Qwen3-VL-2B-Instruct --verify",
           "MARGAY_REDIS=redis://:password@10.0.0.5 margay doctor --json --quick", NULL},
          0},
+    [MG_CMD_LOAD] =
+        {"load",
+         "[options] [URL]",
+         "ask an OpenAI-compatible server as many people would, and measure it",
+         "Sends POST /v1/chat/completions to http://, https:// or unix:/PATH [default: "
+         "http://127.0.0.1:8080] and tells what came of it: answers, errors by kind, and the times "
+         "to the first token, between tokens and of whole answers, as percentiles of histograms "
+         "that are at most 1 part in 256 off.\n"
+         "--closed N: so many clients, each of which asks its next question when its answer has "
+         "ended; a slow server is asked less. --open RATE: questions come when they come, however "
+         "the server does. All times count from when a question was due, so the time that it "
+         "waits for a connection, or because the server stood still, is not left out; 'from "
+         "sending' is what the server alone took.\n"
+         "Ctrl-C ends it and prints what there is (status 130). The status is 1 when nothing was "
+         "answered or a limit of --fail-above was passed.",
+         {"margay load --closed 8 --pictures models/demo/samples --duration 60",
+          "margay load http://gpu.example:8000 --open 5 --warm-up 10 --svg load.svg --json",
+          "margay load https://api.example/v1 --api-key-file key.txt --arrivals ramp:1-20", NULL},
+         1},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",

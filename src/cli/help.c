@@ -205,9 +205,8 @@ bool mg_help_man(struct mg_buf *out) {
     mg_buf_add_str(out, ".SH ENVIRONMENT\n");
     roff(out, precedence);
     mg_buf_add_str(
-        out,
-        ".TP\n.B MARGAY_CPU\nref, avx2, avxvnni, avx512, vnni, bf16 or amx: the most that the "
-        "kernels may use.\n.SH FILES\n.TP\n.I ~/.config/margay/config.ini\n");
+        out, ".TP\n.B MARGAY_CPU\nref, avx2, avxvnni, avx512, vnni, bf16 or amx: the most that the "
+             "kernels may use.\n.SH FILES\n.TP\n.I ~/.config/margay/config.ini\n");
     roff(out, mg_opts[MG_OPT_CONFIG].help);
     mg_buf_add_str(out, ".SH EXIT STATUS\n");
     roff(out, exits);

@@ -3,6 +3,9 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#include <arpa/inet.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -75,4 +78,60 @@ mg_tls *mg_tls_accept(mg_tls_context *context, int fd) {
     if (ssl) SSL_set_accept_state(ssl);
     ERR_clear_error();
     return ssl;
+}
+
+enum mg_status mg_tls_client_open(const char *ca_file, bool trust_all, mg_tls_context **out,
+                                  struct mg_err *err) {
+    static const unsigned char http11[] = "\x08http/1.1";
+    *out = NULL;
+    ERR_clear_error();
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    if (!context) return mg_fail_memory(err, "TLS context");
+    enum mg_status status = MG_OK;
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_verify(context, trust_all ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    if (SSL_CTX_set_alpn_protos(context, http11, sizeof http11 - 1) != 0)
+        status = mg_fail_memory(err, "TLS context");
+    else if (!trust_all && ca_file && SSL_CTX_load_verify_file(context, ca_file) != 1)
+        status = mg_fail(err, MG_ERR_FORMAT, "tls_certificate",
+                         "can't use the certificates in %s: %s", ca_file, reason());
+    else if (!trust_all && !ca_file && SSL_CTX_set_default_verify_paths(context) != 1)
+        status =
+            mg_fail(err, MG_ERR_IO, "tls_certificate", "no trusted certificates: %s", reason());
+    ERR_clear_error();
+    if (status)
+        SSL_CTX_free(context);
+    else
+        *out = context;
+    return status;
+}
+
+mg_tls *mg_tls_connect(mg_tls_context *context, int fd, const char *host) {
+    struct in6_addr address;
+    bool is_address =
+        inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+    SSL *ssl = SSL_new(context);
+    bool ok = ssl && SSL_set_fd(ssl, fd) == 1;
+    if (ok && is_address)
+        ok = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1;
+    else if (ok)
+        ok = SSL_set1_host(ssl, host) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1;
+    ERR_clear_error();
+    if (!ok) {
+        SSL_free(ssl);
+        return NULL;
+    }
+    SSL_set_connect_state(ssl);
+    return ssl;
+}
+
+bool mg_tls_ready(const mg_tls *tls) {
+    return SSL_is_init_finished(tls) == 1;
+}
+
+bool mg_tls_distrusted(const mg_tls *tls) {
+    return SSL_get_verify_result(tls) != X509_V_OK;
 }

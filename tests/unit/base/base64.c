@@ -124,6 +124,35 @@ static void what_is_lenient_and_what_not(void **state) {
     }
 }
 
+/* RFC 4648's own examples, and every length there and back. */
+static void encoding(void **state) {
+    static const char *const pair[][2] = {{"", ""},
+                                          {"f", "Zg=="},
+                                          {"fo", "Zm8="},
+                                          {"foo", "Zm9v"},
+                                          {"foob", "Zm9vYg=="},
+                                          {"fooba", "Zm9vYmE="},
+                                          {"foobar", "Zm9vYmFy"}};
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) {
+        char out[16] = "xxxxxxxxxxxxxxx";
+        size_t n = mg_base64_length(strlen(pair[i][0]));
+        assert_int_equal(n, strlen(pair[i][1]));
+        mg_base64_encode((const uint8_t *)pair[i][0], strlen(pair[i][0]), out);
+        assert_memory_equal(out, pair[i][1], n);
+        assert_int_equal(out[n], 'x');
+    }
+    uint8_t bytes[300], back[304];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i * 151 + i / 7);
+    for (size_t n = 0; n <= sizeof bytes; n++) {
+        char text[404];
+        size_t got;
+        mg_base64_encode(bytes, n, text);
+        assert_int_equal(mg_base64_decode(text, mg_base64_length(n), back, &got), MG_BASE64_OK);
+        assert_int_equal(got, n);
+        assert_memory_equal(back, bytes, n);
+    }
+}
+
 /* With the argument `time`: how fast, best of several. */
 static void print_speed(void) {
     size_t n = (size_t)32 << 20, got;
@@ -147,6 +176,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_length_comes_back),
         cmocka_unit_test(all_characters_have_their_place),
         cmocka_unit_test(what_is_lenient_and_what_not),
+        cmocka_unit_test(encoding),
     };
     if (argc > 1 && !strcmp(argv[1], "time")) {
         print_speed();
