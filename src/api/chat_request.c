@@ -405,7 +405,8 @@ enum mg_status mg_chat_request_parse(const char *body, size_t n,
 void mg_chat_request_free(struct mg_chat_request *r) {
     if (!r) return;
     for (size_t i = 0; i < r->n_message; i++)
-        for (size_t k = 0; k < r->message[i].n_part; k++) free(r->message[i].part[k].source.bytes);
+        for (size_t k = 0; k < r->message[i].n_part; k++)
+            mg_image_source_drop(&r->message[i].part[k].source);
     mg_arena_free(&r->arena);
     free(r);
 }

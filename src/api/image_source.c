@@ -9,6 +9,16 @@
 
 #define MAX_DATA_HEAD 512 /* bytes of a data URL before its comma */
 
+void mg_image_source_drop(struct mg_image_source *s) {
+    if (s->release)
+        s->release(s->shared);
+    else
+        free(s->bytes);
+    s->release = NULL;
+    s->bytes = NULL;
+    s->n_bytes = 0;
+}
+
 static bool begins(const char *text, size_t n, const char *with) {
     size_t k = strlen(with);
     return n >= k && strncasecmp(text, with, k) == 0;

@@ -30,6 +30,8 @@ struct mg_image_source {
     enum mg_image_source_kind kind;
     uint8_t *bytes; /* BYTES: [n_bytes], owned (free); the caller may take it and leave NULL */
     size_t n_bytes;
+    void (*release)(void *shared); /* NULL, or how `bytes` are given back in place of free */
+    void *shared;
     const char *text; /* the others: the URL or the id, in the arena */
 };
 
@@ -38,6 +40,8 @@ struct mg_image_source {
 enum mg_status mg_image_source_read(const char *text, size_t n, size_t max_bytes,
                                     struct mg_arena *arena, const char *param,
                                     struct mg_image_source *out, struct mg_fault *f);
+/* Frees its bytes or gives them back, and leaves none. */
+void mg_image_source_drop(struct mg_image_source *s);
 /* 1 .. MG_IMAGE_MAX_FILE_ID letters, digits, '-', '_'. */
 bool mg_file_id_valid(const char *id, size_t n);
 

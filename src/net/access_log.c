@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,15 +115,27 @@ bool mg_access_log_format(struct mg_buf *out, const struct mg_http_record *r, bo
     return !out->failed;
 }
 
+/* A pipe whose reader has stopped must not stop the service: what doesn't go in at once is lost. As
+ * a pipe that poll() calls writable takes PIPE_BUF bytes, writing so many doesn't wait. */
+static void write_line(int fd, const uint8_t *data, size_t n) {
+    while (n) {
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        if (poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT)) return;
+        ssize_t wrote = write(fd, data, mg_min_size(n, PIPE_BUF));
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return; /* a full disk neither */
+        data += wrote;
+        n -= (size_t)wrote;
+    }
+}
+
 void mg_access_log_write(struct mg_access_log *log, const struct mg_http_record *record) {
     struct mg_buf line = {.max = (size_t)8 * LINE_MAX_BYTES};
     struct timespec now;
     if (log->fd < 0) return;
     clock_gettime(CLOCK_REALTIME, &now);
     if (mg_access_log_format(&line, record, log->json,
-                             (double)now.tv_sec + (double)now.tv_nsec * 1e-9)) {
-        ssize_t ignored = write(log->fd, line.data, line.n);
-        (void)ignored; /* a full disk must not stop the service */
-    }
+                             (double)now.tv_sec + (double)now.tv_nsec * 1e-9))
+        write_line(log->fd, line.data, line.n);
     mg_buf_free(&line);
 }

@@ -27,7 +27,12 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 
-#define READS 16             /* scratches full for one connection before others have their turn */
+#define TURN_BYTES                                                                                 \
+    (1 << 18)              /* read or written for one connection before others have their turn     \
+                            */
+#define TURN_SECONDS 0.002 /* likewise */
+#define WS_SLICE 2048 /* bytes of WebSocket frames, which may be hundreds of messages, at a time   \
+                       */
 #define LINGER_SECONDS 10.0  /* in all */
 #define LINGER_IDLE 2.0      /* without a byte */
 #define KEEPALIVE_SECONDS 60 /* without a sign of life: the kernel asks */
@@ -95,6 +100,16 @@ bool mg_http_conn_add(struct mg_http_conn *c, const void *data, size_t n) {
     return false;
 }
 
+bool mg_http_conn_add_view(struct mg_http_conn *c, const void *data, size_t n,
+                           mg_http_release_fn *release, void *arg) {
+    if (!c->dead && evbuffer_get_length(c->out) == 0) c->write_at = mg_clock();
+    if (!c->dead && n && evbuffer_add_reference(c->out, data, n, release, arg) == 0) return true;
+    release(data, n, arg);
+    if (c->dead) return false;
+    if (n) out_of_memory(c);
+    return n == 0;
+}
+
 void mg_http_conn_no_memory(struct mg_http_conn *c) {
     if (!c->dead) out_of_memory(c);
 }
@@ -102,12 +117,13 @@ void mg_http_conn_no_memory(struct mg_http_conn *c) {
 void mg_http_conn_flush(struct mg_http_conn *c) {
     if (c->dead) return;
     if (evbuffer_get_length(c->out) > 0) {
-        ssize_t wrote = mg_wire_write(&c->wire, c->out);
+        ssize_t wrote = mg_wire_write(&c->wire, c->out, TURN_BYTES);
         if (wrote == MG_WIRE_ERROR) {
             mg_http_conn_die(c, MG_HTTP_END_LEFT);
             return;
         }
         if (wrote > 0) c->write_at = mg_clock();
+        if (wrote >= TURN_BYTES) mg_http_conn_schedule(c);
     }
     if (c->x && (c->x->finished || c->x->wants_drain) && evbuffer_get_length(c->out) == 0)
         mg_http_conn_schedule(c);
@@ -286,20 +302,16 @@ static void head_done(struct mg_http_conn *c, bool more) {
 
 static void add_body(struct mg_http_conn *c, const uint8_t *data, size_t n) {
     struct mg_http_exchange *x = c->x;
-    struct mg_http_server *s = c->server;
     if (n > x->max_body - x->body.n) {
         too_large(c);
         return;
     }
     x->body.max = x->max_body;
-    if (n > s->o.max_body_total - mg_min_size(s->counts.body_bytes, s->o.max_body_total) ||
-        !mg_buf_add(&x->body, data, n)) {
+    if (!mg_http_hold(x, n) || !mg_buf_add(&x->body, data, n)) {
         mg_http_add_field(x, "Retry-After", "1");
         refuse(c, 503, code_of(503), "no memory for this body now");
         return;
     }
-    s->counts.body_bytes += n;
-    x->counted += n;
     x->bytes_in += n;
 }
 
@@ -337,8 +349,9 @@ static size_t feed(struct mg_http_conn *c, const uint8_t *data, size_t n) {
         } else if (c->state == MG_HTTP_READ_BODY) {
             total += feed_body(c, data + total, n - total);
         } else if (c->state == MG_HTTP_WEBSOCKET) {
-            mg_ws_feed(c->x, data + total, n - total);
-            total = n;
+            size_t slice = mg_min_size(n - total, WS_SLICE);
+            mg_ws_feed(c->x, data + total, slice);
+            return total + slice;
         } else if (c->state == MG_HTTP_LINGER) {
             total = n;
         } else {
@@ -430,7 +443,8 @@ static ssize_t read_more(struct mg_http_conn *c) {
 }
 
 static void conn_work(struct mg_http_conn *c) {
-    for (int i = 0; !c->dead; i++) {
+    double until = mg_clock() + TURN_SECONDS;
+    for (size_t read = 0; !c->dead;) {
         mg_http_conn_flush(c);
         if (c->dead) return;
         struct mg_http_exchange *x = c->x;
@@ -453,12 +467,14 @@ static void conn_work(struct mg_http_conn *c) {
             finish_exchange(c);
             continue;
         }
-        if (feed_held(c)) continue;
-        if (i >= READS) {
+        if (read >= TURN_BYTES || mg_clock() > until) {
             mg_http_conn_schedule(c);
             break;
         }
-        if (read_more(c) == MG_WIRE_AGAIN) break;
+        if (feed_held(c)) continue;
+        ssize_t got = read_more(c);
+        if (got == MG_WIRE_AGAIN) break;
+        if (got > 0) read += (size_t)got;
     }
     mg_http_conn_arm(c);
 }

@@ -180,6 +180,7 @@ void mg_http_exchange_end(struct mg_http_exchange *x, enum mg_http_end reason) {
     *at = x->next;
     s->counts.exchange--;
     s->counts.body_bytes -= x->counted;
+    s->counts.reply_bytes -= x->reply_counted;
     mg_ws_free(x->ws);
     mg_buf_free(&x->body);
     mg_buf_free(&x->fields);
@@ -247,8 +248,22 @@ struct mg_slice mg_http_body(const struct mg_http_exchange *x) {
 void mg_http_take_body(struct mg_http_exchange *x, struct mg_buf *out) {
     *out = x->body;
     x->body = (struct mg_buf){.max = x->body.max};
-    x->conn->server->counts.body_bytes -= x->counted;
-    x->counted = 0;
+    mg_http_release(x, x->counted);
+}
+
+bool mg_http_hold(struct mg_http_exchange *x, size_t n) {
+    struct mg_http_server *s = x->conn->server;
+    if (n > s->o.max_body_total - mg_min_size(s->counts.body_bytes, s->o.max_body_total))
+        return false;
+    s->counts.body_bytes += n;
+    x->counted += n;
+    return true;
+}
+
+void mg_http_release(struct mg_http_exchange *x, size_t n) {
+    n = mg_min_size(n, x->counted);
+    x->conn->server->counts.body_bytes -= n;
+    x->counted -= n;
 }
 
 const char *mg_http_peer(const struct mg_http_exchange *x) {

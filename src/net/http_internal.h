@@ -91,6 +91,7 @@ struct mg_http_exchange {
     struct mg_buf body;
     size_t max_body;      /* bytes */
     size_t counted;       /* bytes of the body in server->counts.body_bytes */
+    size_t reply_counted; /* likewise of the reply in reply_bytes */
     struct mg_buf fields; /* lines that the user has added to the reply's head */
     bool has_encoding;    /* Content-Encoding is among them */
     bool no_memory;       /* for one of its texts: the reply is 503 */
@@ -119,6 +120,7 @@ struct mg_http_server {
     struct event_base *base;
     struct mg_http_listener listener[MG_LISTEN_MAX + 1];
     size_t n_listener;
+    struct mg_listen_file unix_file;
     uint16_t port;
     mg_tls_context *tls;
     struct mg_post_queue posts;
@@ -156,6 +158,9 @@ void mg_http_conn_flush(struct mg_http_conn *c);
 void mg_http_conn_schedule(struct mg_http_conn *c);
 /* Adds to `out`; dies and returns false when there is no memory. */
 bool mg_http_conn_add(struct mg_http_conn *c, const void *data, size_t n);
+/* The same without a copy; release is called either way. */
+bool mg_http_conn_add_view(struct mg_http_conn *c, const void *data, size_t n,
+                           mg_http_release_fn *release, void *arg);
 /* Answers 503 where that still can be done, without allocating, and dies. */
 void mg_http_conn_no_memory(struct mg_http_conn *c);
 void mg_http_conn_arm(struct mg_http_conn *c);
@@ -168,6 +173,9 @@ bool mg_http_exchange_read(struct mg_http_exchange *x);
 /* Sets x->route; 0, or the status to refuse with, with Allow's value in `allow`. */
 int mg_http_exchange_route(struct mg_http_exchange *x, char *allow, size_t n_allow);
 void mg_http_exchange_end(struct mg_http_exchange *x, enum mg_http_end reason);
+/* n bytes more of a body are held; false: over max_body_total. */
+bool mg_http_hold(struct mg_http_exchange *x, size_t n);
+void mg_http_release(struct mg_http_exchange *x, size_t n);
 
 /* http_reply.c */
 /* May the exchange's Origin read the reply? *origin: what Access-Control-Allow-Origin says. */

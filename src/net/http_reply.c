@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -15,6 +16,7 @@
 
 #define HEAD_MAX (MG_HTTP_REQUEST_ID + 66560) /* bytes of a reply's head */
 #define NO_LENGTH UINT64_MAX
+#define LARGE 65536 /* bytes of a reply from which on it counts as held until it has been read */
 
 const char *mg_http_server_date(struct mg_http_server *s) {
     time_t now = time(NULL);
@@ -121,12 +123,44 @@ enum mg_status mg_http_add_field(struct mg_http_exchange *x, const char *name, c
     return MG_OK;
 }
 
-enum mg_status mg_http_reply(struct mg_http_exchange *x, int status, const char *content_type,
-                             const void *body, size_t n) {
+static enum mg_status may_reply(const struct mg_http_exchange *x, int status,
+                                const char *content_type) {
     enum mg_status result = may_begin(x);
     if (result) return result;
-    if (status < 200 || status > 599 || (content_type && !mg_http_is_field("a", content_type)))
-        return MG_ERR_ARGUMENT;
+    bool good =
+        status >= 200 && status <= 599 && (!content_type || mg_http_is_field("a", content_type));
+    return good ? MG_OK : MG_ERR_ARGUMENT;
+}
+
+/* The whole reply is in `out`. */
+static enum mg_status finish(struct mg_http_exchange *x) {
+    x->finished = true;
+    mg_http_conn_flush(x->conn);
+    mg_http_conn_schedule(x->conn);
+    return MG_OK;
+}
+
+/* n bytes of a reply wait to be read; false: too many do already. */
+static bool hold_reply(struct mg_http_exchange *x, size_t n) {
+    struct mg_http_server *s = x->conn->server;
+    if (n < LARGE) return true;
+    if (n > s->o.max_body_total - mg_min_size(s->counts.reply_bytes, s->o.max_body_total))
+        return false;
+    s->counts.reply_bytes += n;
+    x->reply_counted += n;
+    return true;
+}
+
+/* Clients that don't read are not to take all memory. */
+static enum mg_status refuse_large(struct mg_http_exchange *x) {
+    mg_http_add_field(x, "Retry-After", "1");
+    return mg_http_reply_error(x, 503, "unavailable", "no memory for this reply now");
+}
+
+enum mg_status mg_http_reply(struct mg_http_exchange *x, int status, const char *content_type,
+                             const void *body, size_t n) {
+    enum mg_status result = may_reply(x, status, content_type);
+    if (result) return result;
     struct mg_buf packed = {0};
     bool vary = n > MG_GZIP_MIN && mg_http_is_compressible(content_type) && !x->has_encoding;
     bool gzip = vary && mg_http_accepts_gzip(mg_http_header(x, "accept-encoding")) &&
@@ -135,17 +169,53 @@ enum mg_status mg_http_reply(struct mg_http_exchange *x, int status, const char 
         body = packed.data;
         n = packed.n;
     }
+    if (!hold_reply(x, n)) {
+        mg_buf_free(&packed);
+        return refuse_large(x);
+    }
     result = add_head(x, status, content_type, n, vary, gzip);
     if (!result && !x->no_body) {
         x->bytes_out += n;
         if (!mg_http_conn_add(x->conn, body, n)) result = MG_ERR_MEMORY;
     }
     mg_buf_free(&packed);
-    if (result) return result;
-    x->finished = true;
-    mg_http_conn_flush(x->conn);
-    mg_http_conn_schedule(x->conn);
-    return MG_OK;
+    return result ? result : finish(x);
+}
+
+enum mg_status mg_http_reply_view(struct mg_http_exchange *x, int status, const char *content_type,
+                                  const void *body, size_t n, mg_http_release_fn *release,
+                                  void *arg) {
+    enum mg_status result = may_reply(x, status, content_type);
+    if (!result) result = add_head(x, status, content_type, n, false, false);
+    if (result || x->no_body) {
+        release(body, n, arg);
+        return result ? result : finish(x);
+    }
+    x->bytes_out += n;
+    return mg_http_conn_add_view(x->conn, body, n, release, arg) ? finish(x) : MG_ERR_MEMORY;
+}
+
+static void free_data(const void *data, size_t n, void *arg) {
+    (void)data, (void)n;
+    free(arg);
+}
+
+enum mg_status mg_http_reply_take(struct mg_http_exchange *x, int status, const char *content_type,
+                                  struct mg_buf *body) {
+    struct mg_buf taken = *body;
+    enum mg_status result;
+    *body = (struct mg_buf){0};
+    if (taken.n <= MG_GZIP_MAX) { /* copying is no matter, and it may be compressed */
+        result = mg_http_reply(x, status, content_type, taken.data, taken.n);
+    } else if (hold_reply(x, taken.cap)) {
+        return mg_http_reply_view(x, status, content_type, taken.data, taken.n, free_data,
+                                  taken.data);
+    } else {
+        result = may_reply(x, status, content_type);
+        if (!result) result = refuse_large(x);
+    }
+    mg_buf_free(&taken);
+    return result;
 }
 
 static const char *plain_error(const char *code, struct mg_buf *out) {

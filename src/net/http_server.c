@@ -21,10 +21,12 @@
 #include <event2/event.h>
 
 #define BACKLOG 1024
-#define ACCEPTS 64        /* connections taken at a time */
-#define LAST_SECONDS 1.0  /* for what on_stop wrote to go out */
-#define FRESH_SECONDS 1.0 /* that a connection without a request may stay when there are too many  \
-                           */
+#define ACCEPTS 64       /* connections taken at a time */
+#define LAST_SECONDS 1.0 /* for what on_stop wrote to go out */
+#define FRESH_SECONDS                                                                              \
+    1.0              /* that a connection without a request may stay when there are too many       \
+                      */
+#define CALLBACKS 2 /* before the kernel is asked again what is new */
 #define RELISTEN_SECONDS 0.1 /* after accept failed for want of descriptors or memory */
 
 static void note(struct mg_http_server *s, enum mg_status status, const char *text) {
@@ -128,7 +130,7 @@ static void close_listeners(struct mg_http_server *s) {
         close(s->listener[i].fd);
         is_unix = is_unix || s->listener[i].is_unix;
     }
-    if (is_unix) unlink(s->o.unix_path);
+    if (is_unix) mg_listen_unix_remove(s->o.unix_path, &s->unix_file);
     s->n_listener = 0;
 }
 
@@ -255,7 +257,10 @@ static struct event_base *open_base(void) {
     struct event_base *base = NULL;
     if (!config) return NULL;
     event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK); /* one thread; others use the eventfd */
-    if (!event_config_require_features(config, EV_FEATURE_ET | EV_FEATURE_EARLY_CLOSE))
+    /* A connection that goes on by itself (mg_http_conn_schedule) is active again at once; without
+     * this nobody else would be heard as long as its client sends or reads faster than we do. */
+    if (event_config_set_max_dispatch_interval(config, NULL, CALLBACKS, 0) == 0 &&
+        !event_config_require_features(config, EV_FEATURE_ET | EV_FEATURE_EARLY_CLOSE))
         base = event_base_new_with_config(config);
     event_config_free(config);
     return base;
@@ -269,7 +274,7 @@ static enum mg_status open_listeners(struct mg_http_server *s, struct mg_err *er
     for (size_t i = 0; i < n; i++)
         s->listener[s->n_listener++] = (struct mg_http_listener){.server = s, .fd = fd[i]};
     if (!status && s->o.unix_path) {
-        status = mg_listen_unix(s->o.unix_path, s->o.unix_mode, BACKLOG, fd, err);
+        status = mg_listen_unix(s->o.unix_path, s->o.unix_mode, BACKLOG, fd, &s->unix_file, err);
         if (!status)
             s->listener[s->n_listener++] =
                 (struct mg_http_listener){.server = s, .fd = fd[0], .is_unix = true};

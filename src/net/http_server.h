@@ -112,7 +112,8 @@ struct mg_http_options {
 
     size_t max_head;       /* bytes [32 KiB] */
     size_t max_body;       /* bytes of one request [64 MiB] */
-    size_t max_body_total; /* bytes of all requests' bodies at a time, over it 503 [512 MiB] */
+    size_t max_body_total; /* bytes of all requests' bodies at a time, over it 503 [512 MiB]; and of
+                            * large replies that have not been read, likewise */
     size_t max_connection; /* over it 503, after idle ones were closed [1024] */
     size_t max_queued;     /* bytes of a stream that the client has not read [1 MiB] */
     size_t max_request;    /* requests on one connection [1000] */
@@ -147,7 +148,8 @@ bool mg_http_server_is_stopping(const struct mg_http_server *s);
 struct mg_http_counts {
     size_t connection, exchange; /* now */
     uint64_t accepted, refused, requests;
-    size_t body_bytes; /* held now */
+    size_t body_bytes;  /* held now */
+    size_t reply_bytes; /* of large replies not read yet */
 };
 void mg_http_server_counts(const struct mg_http_server *s, struct mg_http_counts *out);
 
@@ -172,7 +174,7 @@ const char *mg_http_peer(const struct mg_http_exchange *x);
 const char *mg_http_request_id(const struct mg_http_exchange *x);
 bool mg_http_is_tls(const struct mg_http_exchange *x);
 bool mg_http_is_unix(const struct mg_http_exchange *x); /* came over the Unix socket */
-int mg_http_tag(const struct mg_http_exchange *x); /* of the route; 0 for none */
+int mg_http_tag(const struct mg_http_exchange *x);      /* of the route; 0 for none */
 /* There is an Origin and it is neither our own nor on the list. */
 bool mg_http_is_foreign(const struct mg_http_exchange *x);
 
@@ -193,6 +195,15 @@ enum mg_status mg_http_add_field(struct mg_http_exchange *x, const char *name, c
  * unless a Content-Encoding was added. content_type NULL: none. */
 enum mg_status mg_http_reply(struct mg_http_exchange *x, int status, const char *content_type,
                              const void *body, size_t n);
+/* The same with bytes that are not copied nor compressed: release(data, n, arg) is called once, on
+ * the loop thread, when they have gone out or the reply has failed. They don't count as held. */
+typedef void mg_http_release_fn(const void *data, size_t n, void *arg);
+enum mg_status mg_http_reply_view(struct mg_http_exchange *x, int status, const char *content_type,
+                                  const void *body, size_t n, mg_http_release_fn *release,
+                                  void *arg);
+/* The same with a buffer that is taken over, and left empty. */
+enum mg_status mg_http_reply_take(struct mg_http_exchange *x, int status, const char *content_type,
+                                  struct mg_buf *body);
 /* A reply whose body options.error_body makes. */
 enum mg_status mg_http_reply_error(struct mg_http_exchange *x, int status, const char *code,
                                    const char *text);

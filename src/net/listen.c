@@ -109,7 +109,8 @@ static enum mg_status clear_path(const struct sockaddr_un *address, struct mg_er
 }
 
 enum mg_status mg_listen_unix(const char *path, unsigned mode, int backlog, int *fd,
-                              struct mg_err *err) {
+                              struct mg_listen_file *file, struct mg_err *err) {
+    struct stat st;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     *fd = -1;
     if (!*path || strlen(path) >= sizeof address.sun_path)
@@ -127,14 +128,21 @@ enum mg_status mg_listen_unix(const char *path, unsigned mode, int backlog, int 
         close(s);
         return mg_fail_errno(err, "listen on", path, e);
     }
-    if (chmod(path, mode & 0777) || listen(s, backlog)) {
+    if (lstat(path, &st) || chmod(path, mode & 0777) || listen(s, backlog)) {
         int e = errno;
         close(s);
         unlink(path);
         return mg_fail_errno(err, "listen on", path, e);
     }
     *fd = s;
+    *file = (struct mg_listen_file){st.st_dev, st.st_ino};
     return MG_OK;
+}
+
+void mg_listen_unix_remove(const char *path, const struct mg_listen_file *file) {
+    struct stat st;
+    if (lstat(path, &st) == 0 && st.st_dev == file->device && st.st_ino == file->inode)
+        unlink(path);
 }
 
 void mg_address_text(const struct sockaddr *address, socklen_t n, char out[MG_PEER_TEXT]) {

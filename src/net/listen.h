@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #define MG_LISTEN_MAX 8 /* addresses of one name */
 #define MG_PEER_TEXT 64 /* bytes of an address as text with its zero byte */
@@ -18,10 +19,18 @@
 enum mg_status mg_listen_tcp(const char *host, uint16_t port, int backlog, int fd[MG_LISTEN_MAX],
                              size_t *n, uint16_t *actual, struct mg_err *err);
 
+/* Which file a path named when it was listened on. */
+struct mg_listen_file {
+    dev_t device;
+    ino_t inode;
+};
+
 /* Listens on a path, made with these mode bits. A socket that nobody listens on any more is
  * replaced; anything else that stands there is an error. */
 enum mg_status mg_listen_unix(const char *path, unsigned mode, int backlog, int *fd,
-                              struct mg_err *err);
+                              struct mg_listen_file *file, struct mg_err *err);
+/* Removes the path if it still names that file: another server may have taken it over. */
+void mg_listen_unix_remove(const char *path, const struct mg_listen_file *file);
 
 /* "127.0.0.1:5000", "[::1]:5000", "unix". */
 void mg_address_text(const struct sockaddr *address, socklen_t n, char out[MG_PEER_TEXT]);

@@ -73,8 +73,7 @@ static void on_frame(wslay_event_context_ptr context,
 }
 
 static void forget_message(struct mg_http_exchange *x) {
-    x->conn->server->counts.body_bytes -= x->ws->message.n;
-    x->counted -= x->ws->message.n;
+    mg_http_release(x, x->ws->message.n);
     mg_buf_free(&x->ws->message);
 }
 
@@ -82,19 +81,20 @@ static void on_chunk(wslay_event_context_ptr context,
                      const struct wslay_event_on_frame_recv_chunk_arg *arg, void *user) {
     struct mg_http_exchange *x = user;
     struct mg_ws *ws = x->ws;
-    struct mg_http_server *s = x->conn->server;
     if (ws->control || ws->close_at > 0) return;
     if (arg->data_length > ws->o.max_message - ws->message.n) {
         mg_ws_close(x, MG_WS_TOO_BIG, "the message is over the limit");
         return;
     }
-    size_t room = s->o.max_body_total - mg_min_size(s->counts.body_bytes, s->o.max_body_total);
-    if (arg->data_length > room || !mg_buf_add(&ws->message, arg->data, arg->data_length)) {
+    bool room = mg_http_hold(x, arg->data_length);
+    if (room && !mg_buf_add(&ws->message, arg->data, arg->data_length)) {
+        mg_http_release(x, arg->data_length);
+        room = false;
+    }
+    if (!room) {
         mg_ws_close(x, MG_WS_TRY_LATER, "no memory for this message now");
         return;
     }
-    s->counts.body_bytes += arg->data_length;
-    x->counted += arg->data_length;
     x->bytes_in += arg->data_length;
 }
 

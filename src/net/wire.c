@@ -1,6 +1,8 @@
 /* net/wire.c - see wire.h. */
 #include "net/wire.h"
 
+#include "base/mem.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -38,12 +40,16 @@ ssize_t mg_wire_read(struct mg_wire *w, uint8_t *data, size_t n) {
     }
 }
 
-static ssize_t write_plain(struct mg_wire *w, struct evbuffer *out) {
+static ssize_t write_plain(struct mg_wire *w, struct evbuffer *out, size_t most) {
     struct evbuffer_iovec piece[16];
-    int n = evbuffer_peek(out, -1, NULL, piece, 16);
+    int n = evbuffer_peek(out, (ev_ssize_t)most, NULL, piece, 16);
     struct iovec iov[16];
     if (n > 16) n = 16;
-    for (int i = 0; i < n; i++) iov[i] = (struct iovec){piece[i].iov_base, piece[i].iov_len};
+    for (int i = 0; i < n; i++) {
+        size_t take = mg_min_size(piece[i].iov_len, most);
+        iov[i] = (struct iovec){piece[i].iov_base, take};
+        most -= take;
+    }
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
     for (;;) {
         ssize_t wrote = sendmsg(w->fd, &msg, MSG_NOSIGNAL);
@@ -66,10 +72,10 @@ static ssize_t write_tls(struct mg_wire *w, struct evbuffer *out) {
     return result == 0 ? MG_WIRE_ERROR : result;
 }
 
-ssize_t mg_wire_write(struct mg_wire *w, struct evbuffer *out) {
+ssize_t mg_wire_write(struct mg_wire *w, struct evbuffer *out, ssize_t most) {
     ssize_t total = 0;
-    while (evbuffer_get_length(out) > 0) {
-        ssize_t wrote = w->tls ? write_tls(w, out) : write_plain(w, out);
+    while (evbuffer_get_length(out) > 0 && total < most) {
+        ssize_t wrote = w->tls ? write_tls(w, out) : write_plain(w, out, (size_t)(most - total));
         if (wrote == MG_WIRE_ERROR) return MG_WIRE_ERROR;
         if (wrote <= 0) break;
         evbuffer_drain(out, (size_t)wrote);

@@ -28,9 +28,9 @@ struct mg_wire {
 
 /* 1..n bytes read, 0: the other side has ended its sending, or one of the above. */
 ssize_t mg_wire_read(struct mg_wire *w, uint8_t *data, size_t n);
-/* Writes from the front of `out` what can be written now, and takes it off; the number of bytes,
- * MG_WIRE_AGAIN for none, MG_WIRE_ERROR. */
-ssize_t mg_wire_write(struct mg_wire *w, struct evbuffer *out);
+/* Writes from the front of `out` what can be written now, and takes it off, until that is `most`
+ * bytes or a little more; the number of bytes, MG_WIRE_AGAIN for none, MG_WIRE_ERROR. */
+ssize_t mg_wire_write(struct mg_wire *w, struct evbuffer *out, ssize_t most);
 /* What can be written now of n bytes, without allocating: a last word. */
 void mg_wire_write_now(struct mg_wire *w, const void *data, size_t n);
 /* Ends our sending and goes on reading; false when that can't be done now. */

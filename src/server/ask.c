@@ -556,11 +556,7 @@ static enum mg_status add_picture(struct ask *a, mg_chat *chat, enum mg_chat_rol
     enum mg_status status = mg_chat_add_image_as(chat, role, bytes, n, &want, err);
     if (status != MG_OK && err && bytes) count_bad_picture(a, bytes, n, err->code);
     mg_buf_free(&file);
-    if (a->n_choice == 1) { /* its raster has taken its place */
-        free(source->bytes);
-        source->bytes = NULL;
-        source->n_bytes = 0;
-    }
+    if (a->n_choice == 1) mg_image_source_drop(source); /* its raster has taken its place */
     return status;
 }
 
@@ -597,12 +593,15 @@ static enum mg_status prepare_chat(void *user, mg_chat *chat, struct mg_err *err
 }
 
 /* --- beginning --- */
+/* Those of uploads are theirs. */
 static size_t bytes_of(const struct ask *a) {
     if (a->completion) return a->completion->n_prompt;
     size_t n = 0;
     for (size_t i = 0; i < a->chat->n_message; i++)
-        for (size_t k = 0; k < a->chat->message[i].n_part; k++)
-            n += a->chat->message[i].part[k].n_text + a->chat->message[i].part[k].source.n_bytes;
+        for (size_t k = 0; k < a->chat->message[i].n_part; k++) {
+            const struct mg_chat_part *part = &a->chat->message[i].part[k];
+            n += part->n_text + (part->source.release ? 0 : part->source.n_bytes);
+        }
     return n;
 }
 

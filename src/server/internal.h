@@ -28,22 +28,32 @@
 #include <stdatomic.h>
 
 /* --- uploads.c; loop thread only --- */
+struct upload_bytes {
+    atomic_int refs; /* the upload, each question's picture, each reply */
+    size_t n;
+    atomic_size_t *held; /* uploads.held */
+    uint8_t data[];
+};
 struct upload {
     char id[40]; /* "file-" and 32 digits */
     uint8_t tenant[MG_TENANT_BYTES];
-    uint8_t *data; /* [n] owned */
-    size_t n;
-    int64_t created, expires; /* seconds since 1970 */
+    struct upload_bytes *bytes; /* a reference */
+    int64_t created, expires;   /* seconds since 1970, as told */
+    double until;               /* mg_clock: it expires whatever happens to the date */
     char filename[128], purpose[32];
     struct upload *next; /* oldest first */
 };
 struct uploads {
-    struct upload *first, **last; /* owned; last: where the next one goes, NULL: at first */
-    size_t n, bytes, budget;      /* files; bytes of them */
+    struct upload *first;
+    size_t budget;
+    atomic_size_t held; /* by uploads, and by those who still use what is no upload any more */
 };
 void uploads_free(struct uploads *u);
 /* The upload of this tenant, NULL when there is none (any more). */
 const struct upload *upload_find(struct uploads *u, const uint8_t *tenant, const char *id);
+/* Its bytes become the picture's, without a copy. */
+void upload_lend(const struct upload *u, struct mg_image_source *to);
+void upload_drop(struct upload *u);
 void route_files_post(struct mg_http_exchange *x, void *user);
 void route_files_list(struct mg_http_exchange *x, void *user);
 void route_file_get(struct mg_http_exchange *x, void *user);
@@ -69,7 +79,9 @@ struct work {
     struct mg_completion_request *completion;
     struct mg_ws_request ws;
     struct mg_buf out;
+    struct upload *upload;
     struct waiting_picture *picture; /* SOCKET: that came before it, owned */
+    char type[512];                  /* the Content-Type, as far as it fits */
     bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };

@@ -240,14 +240,8 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f) {
                     status = mg_fault_set(f, MG_ERR_NOT_FOUND, "file_not_found", param,
                                           "there is no such uploaded file (any more)");
                 else
-                    status = pictures_hold(a, u->n, param, f);
-                if (status == MG_OK && !(source->bytes = malloc(u->n)))
-                    status = mg_fault_memory(f, "picture");
-                if (status == MG_OK) {
-                    memcpy(source->bytes, u->data, u->n);
-                    source->n_bytes = u->n;
-                    source->kind = MG_SOURCE_BYTES;
-                }
+                    status = pictures_hold(a, u->bytes->n, param, f);
+                if (status == MG_OK) upload_lend(u, source);
             }
             if (status == MG_OK && source->kind == MG_SOURCE_BYTES)
                 status = check(a, part, m, p, f);

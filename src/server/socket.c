@@ -195,7 +195,11 @@ static bool was_cancelled(const struct connection *c, const char *id) {
 }
 
 /* Whether one more question is taken. */
-static enum mg_status check_room(const struct connection *c, struct mg_fault *f) {
+static enum mg_status check_room(const struct connection *c, const struct mg_http_exchange *x,
+                                 struct mg_fault *f) {
+    if (c->s->keyed && mg_api_keys_of(&c->s->keys, x) < 0) /* SIGHUP has taken it away */
+        return mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_api_key", "",
+                            "the API key of this connection is no longer valid");
     if (mg_http_server_is_stopping(c->s->http))
         return mg_fault_set(f, MG_ERR_CANCELLED, "shutting_down", "",
                             "the server is being stopped");
@@ -243,7 +247,7 @@ static void obey(struct work *w, struct mg_http_exchange *x) {
     struct connection *c = mg_http_user(x);
     if (w->f.err.status == MG_OK && w->ws.kind == MG_WS_CANCEL) {
         cancel(c, w->ws.id);
-    } else if (w->f.err.status == MG_OK && check_room(c, &w->f) == MG_OK) {
+    } else if (w->f.err.status == MG_OK && check_room(c, x, &w->f) == MG_OK) {
         question(x, c, &w->ws, &w->picture);
     } else {
         send_fault(x, w->ws.id, &w->f);
@@ -277,7 +281,7 @@ static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const u
                      .body = {data, n}};
     if (n > WORK_SMALL_BYTES) {
         w.picture = c->picture;
-        if (check_room(c, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
+        if (check_room(c, x, &f) == MG_OK && work_add(&w, data, n, &f) == MG_OK) {
             c->n_reading++;
             take_pictures(c);
         } else {

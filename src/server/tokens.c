@@ -12,7 +12,7 @@ static void reply_out(struct work *w, struct mg_http_exchange *x) {
     if (w->f.err.status != MG_OK)
         reply_fault(x, &w->f);
     else
-        mg_http_reply(x, 200, "application/json", w->out.data, w->out.n);
+        mg_http_reply_take(x, 200, "application/json", &w->out);
 }
 
 /* What was written, or the fault that memory was short. */

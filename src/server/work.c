@@ -6,6 +6,7 @@
  */
 #include "server/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +18,7 @@ static void work_clear(struct work *w) {
     mg_completion_request_free(w->completion);
     mg_ws_request_free(&w->ws);
     pictures_drop(&w->picture);
+    upload_drop(w->upload);
     mg_buf_free(&w->out);
     mg_buf_free(&w->held);
 }
@@ -164,6 +166,8 @@ static void hand_over(struct mg_server *s, struct mg_http_exchange *x, const str
 void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run_fn,
                 work_done_fn *done) {
     struct work w = {.s = s, .exchange = mg_http_id(x), .run = run_fn, .done = done};
+    const char *type = mg_http_header(x, "Content-Type");
+    snprintf(w.type, sizeof w.type, "%s", type ? type : "");
     if (mg_http_body(x).n > WORK_SMALL_BYTES) {
         hand_over(s, x, &w);
         return;

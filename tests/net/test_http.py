@@ -218,6 +218,19 @@ def test_all_bodies_together_are_limited(serve):
     assert s.get("/echo", "POST", body=b"x" * 20000).status == 200
 
 
+def test_replies_that_nobody_reads_are_limited(serve):
+    s = serve(max_body_total=30 << 20)
+    with s.connect() as a:
+        a.sendall(b"GET /json?n=20000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert a.recv(12) == b"HTTP/1.1 200"
+        r = s.get("/json?n=20000000")
+        assert r.status == 503 and r.field("retry-after") == "1"
+        assert s.get("/json?n=60000").status == 200
+    end = time.monotonic() + 30
+    while s.get("/json?n=20000000").status != 200:
+        assert time.monotonic() < end
+
+
 def test_a_taken_body_counts_no_more(serve):
     s = serve(max_body_total=100000)
     with s.connect() as a:

@@ -105,6 +105,18 @@ def test_stale_unix_socket_is_replaced(serve, tmp_path):
     assert p.returncode == 1 and file.read_text() == "kept"
 
 
+def test_another_servers_unix_socket_is_left(serve, tmp_path):
+    """One that has taken the path over while the first still drains."""
+    path = tmp_path / "socket"
+    old = serve(unix=path)
+    path.unlink()
+    new = serve(unix=path)
+    old.stop()
+    assert path.exists() and new.get("/hello").status == 200
+    new.stop()
+    assert not path.exists()
+
+
 def test_both_at_once(serve, tmp_path):
     s = serve(host="127.0.0.1", unix=tmp_path / "socket")
     assert s.get("/hello").status == 200

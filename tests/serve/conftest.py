@@ -9,6 +9,11 @@ SAMPLES = ROOT / "models" / "demo" / "samples"
 SANITIZED = os.environ.get("MARGAY_BUILD") in ("sanitized", "tsan")
 
 
+def slack():
+    """How much longer things may take since the cores are shared with others now: 1 on a machine of our own."""
+    return max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
 def cases():
     for file in sorted(SAMPLES.glob("*.jsonl")):
         for line in file.read_text().splitlines():

@@ -48,7 +48,10 @@ def test_leaving_and_stopping_while_read(serve):
     assert s.stop(seconds=20) == 0
     for c in left:
         c.settimeout(5)
-        answer = b"".join(iter(lambda: c.recv(1 << 16), b""))
+        try:
+            answer = b"".join(iter(lambda: c.recv(1 << 16), b""))
+        except ConnectionResetError:  # stopped before all of the request was read
+            continue
         assert not answer or answer[9:12] in (b"200", b"503"), answer[:200]
 
 

@@ -3,10 +3,10 @@ import hashlib, http.client, json, os, random, re, shutil, signal, socket, subpr
 
 import pytest
 
-from conftest import BIN, RIGHT, ROOT, SANITIZED, data_url, picture, question
+from conftest import BIN, RIGHT, ROOT, SANITIZED, data_url, picture, question, slack
 from test_serve import LONG, SLOW, Socket, begin, leave, png
 
-SOON = 10 if SANITIZED else 1  # seconds
+soon = lambda: (10 if SANITIZED else 1.5) * slack()  # seconds; 1 are promised, 0.3 to 0.8 measured
 
 
 def count(s, phase):
@@ -66,11 +66,11 @@ def test_48_leaving(serve, large, phase):
     s.wait(lambda: s.get("/ready").json["waiting"] == 0 and busy() == 1, 60)
     took = time.monotonic() - begun
     s.wait(lambda: count(s, phase) == 1, 5)
-    assert took < SOON, f"{took:.2f} s"
+    assert took < soon(), f"{took:.2f} s"
     for _ in range(40):
         until(neighbour[1], text)
     leave(*neighbour)
-    s.wait(s.idle, SOON + 5)
+    s.wait(s.idle, soon() + 5)
     assert s.chat("Hi", max_tokens=1).status == 200
 
 
@@ -93,7 +93,7 @@ def test_48_leaving_over_a_socket(serve, large, how):
         assert m["type"] == "error" and m["error"]["code"] == "cancelled", m
     begun = time.monotonic()
     s.wait(s.idle, 60)
-    assert time.monotonic() - begun < SOON and count(s, "vision") == 1
+    assert time.monotonic() - begun < soon() and count(s, "vision") == 1
 
 
 def test_79_stopping_tells_everybody(serve):
@@ -162,7 +162,7 @@ def test_killed_in_the_middle(serve, tmp_path):
         took.append(time.monotonic() - begun)
         assert s.chat(RIGHT[i]["question"], picture(RIGHT[i]["image"])).text == RIGHT[i]["answer"]
     assert digest() == good and sorted(os.listdir(tmp_path)) == listing
-    assert min(took) < 1, took
+    assert min(took) < slack(), took
     subprocess.run([BIN, "convert", "--verify", packed[0]], check=True, capture_output=True)
 
 

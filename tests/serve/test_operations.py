@@ -3,7 +3,7 @@ import json, pathlib, re, resource, statistics, subprocess, time
 
 import pytest
 
-from conftest import BIN, RIGHT, ROOT, SANITIZED, data_url, picture, question
+from conftest import BIN, RIGHT, ROOT, SANITIZED, data_url, picture, question, slack
 
 DOC = (ROOT / "docs" / "server.md").read_text()
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? ([-+.\dNaInfe]+)$")
@@ -107,7 +107,7 @@ def test_a_scrape_costs_little(serve):
         c.request("GET", "/metrics")
         assert c.getresponse().read()
         took.append(time.monotonic() - begun)
-    assert SANITIZED or statistics.median(took) < 0.02, sorted(took)
+    assert SANITIZED or statistics.median(took) < 0.02 * slack(), sorted(took)
 
 
 def test_options_are_documented():

@@ -3,7 +3,7 @@ import json, os, random, re, socket, struct, threading, time, zlib
 
 import pytest
 
-from conftest import RIGHT, SANITIZED, data_url, picture, question
+from conftest import RIGHT, SANITIZED, data_url, picture, question, slack
 from test_serve import LONG, SLOW, Socket, begin, leave, png
 
 
@@ -217,7 +217,7 @@ def test_38_over_the_context(serve, large):
             assert e["code"] == "context_length_exceeded" and e["type"] == "exceed_context_size_error"
             n = [int(x) for x in re.findall(r"\d+", e["message"])]
             assert n[0] >= prompt and (pictures <= n[1] < n[0]) and n[2] == 1024, e["message"]
-            assert SANITIZED or took < 1
+            assert SANITIZED or took < slack()
     seen = re.search(r"margay_vision_encode_seconds_count (\d+)", s.get("/metrics").body.decode())
     assert seen.group(1) == "0"
     assert s.chat(case["question"], picture(case["image"])).text == case["answer"]

@@ -3,7 +3,7 @@ import base64, json, os, random, re, signal, socket, statistics, struct, threadi
 
 import pytest
 
-from conftest import RIGHT, SANITIZED, SAMPLES, Server, data_url, picture, question
+from conftest import RIGHT, SANITIZED, SAMPLES, Server, data_url, picture, question, slack
 
 
 def png(width, height, value=200):
@@ -245,7 +245,7 @@ def test_queue_is_bounded_and_told(serve):
     begun = time.monotonic()
     full = s.chat("No place.")
     assert full.status == 503 and full.json["error"]["code"] == "queue_full" and int(full.headers["Retry-After"]) >= 1
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < slack()
     leave(*busy)
     for c, r in waiting:
         assert b"[DONE]" in r.read()
@@ -301,7 +301,7 @@ def test_killed_and_back(serve):
     begun = time.monotonic()
     s = serve()
     assert s.chat(RIGHT[0]["question"], picture(RIGHT[0]["image"])).text == RIGHT[0]["answer"]
-    assert SANITIZED or time.monotonic() - begun < 10
+    assert SANITIZED or time.monotonic() - begun < 10 * slack()
 
 
 def crowd(server, clients, each, seed):
