@@ -21,7 +21,7 @@ each answer is forced. Rows:
   gap      the gaps of a stream that begin or end while a new 1200 x 800 picture is worked on for somebody else, to that
            one's first token
 --lock FILE, for machines shared with builds, is held (flock) while one measurement of one round is taken, which waits for
-the machine's rest first; --again N takes a turn in which others had more than 5 % of the cores up to N times again.
+the machine's rest first; --again N takes a measurement in which others had more than 5 % of the cores up to N times again.
 --json FILE keeps what is measured, and continues a run from what is in it. Standard library only.
 """
 import argparse, datetime, fcntl, json, os, pathlib, random, re, shlex, signal, socket, statistics, subprocess, sys, tempfile
@@ -262,13 +262,15 @@ def measure(o, servers, row, name):
 
 
 def turn(o, servers, row, number):
-    """One measurement of one round, from every server in turn; again where others took part of the machine."""
+    """One measurement of one round, from every server in turn; again from those during which others took part of the machine."""
     names = list(servers)
     names = names[number % len(names):] + names[:number % len(names)]
+    out = {}
     for _ in range(o.again + 1):
         with Alone(o):
-            out = {}
             for name in names:
+                if name in out and out[name]["others"] < NOISE:
+                    continue
                 out[name] = measure(o, servers, row, name)
                 print(f"round {number + 1} {row} {name}: " + ", ".join(f"{k} {v:.3g}" for k, v in out[name].items()),
                       file=sys.stderr, flush=True)
