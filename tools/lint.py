@@ -186,7 +186,7 @@ def lint_function_length(root, build):
         start = None
         limit = MAX_KERNEL if "kernels" in rel(root, path) else MAX_FUNCTION
         for i, line in enumerate(code_of(path.read_text()).splitlines(), 1):
-            if re.match(r"[A-Za-z_].*[({,]\s*$|[A-Za-z_].*\)\s*\{", line) and start is None and "=" not in line:
+            if re.match(r"[A-Za-z_].*[({,]\s*$|[A-Za-z_].*\)\s*\{", line) and start is None and "=" not in line and not line.startswith("enum"):
                 start = i
             if line.startswith("}") or line.rstrip().endswith(";") and not line.startswith((" ", "\t")):
                 if start is not None and line.startswith("}") and i - start + 1 > limit and not is_table(path):

@@ -1,5 +1,5 @@
 /* cli/command_table.c - the table of commands: names, usage lines and the texts of help. Their
- * options stand in option_table.c; see options.h for what is made of both. */
+ * options stand in option_tables.c; see options.h for what is made of both. */
 #include "cli/options.h"
 
 const struct mg_command_info mg_commands[MG_N_CMD] = {

@@ -1,7 +1,7 @@
 /* cli/options.h - one table of commands and options, and the values that a run of margay has for
  * them.
  *
- * Everything that a person can set stands once in option_table.c: its names, type, range, default,
+ * Everything that a person can set stands once in option_tables.c: its names, type, range, default,
  * help and the commands that take it; the commands in command_table.c. From these tables come the
  * parser (options.c), the environment and INI file readers (options_env.c), help, man page and
  * shell completion (help.c).

@@ -1,4 +1,4 @@
-/* cli/option_table.c - the table of options; see options.h for what is made of it. The commands are
+/* cli/option_tables.c - the table of options; see options.h for what is made of it. The commands are
  * in command_table.c.
  *
  * The order of options is the order in help. Spellings, short forms and environment names are
