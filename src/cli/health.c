@@ -40,9 +40,10 @@ static enum mg_status find_target(const char *given, struct target *t, struct mg
     }
     if (n < 0 || n >= (int)sizeof t->url)
         return mg_fail(err, MG_ERR_ARGUMENT, "usage", "the URL is too long");
-    enum mg_status status = mg_url_parse(t->url, &parsed, err);
-    if (status) mg_err_prefix(err, "%.60s", given);
-    return status;
+    struct mg_err why = {0};
+    if (mg_url_parse(t->url, &parsed, &why))
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage", "%.60s: %s", given, why.text);
+    return MG_OK;
 }
 
 /* "ok", "loading", "draining" of the body, or its error's text. */
