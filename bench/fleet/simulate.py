@@ -32,7 +32,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LUA = pathlib.Path(os.environ.get("MARGAY_QUEUE_LUA", ROOT / "src" / "store" / "job_queue.lua"))
 NAME = "margay:{q:sim}:"
-CLOCK = """local real, virtual = redis, {string.match(KEYS[2], '(%d+) (%d+)')}
+CLOCK = """local real, virtual = redis, {string.match(KEYS[2], 'clock (%d+) (%d+)$')}
 local redis = {call = function(what, ...) if what == 'TIME' then return virtual end return real.call(what, ...) end,
                error_reply = real.error_reply}
 """
@@ -98,7 +98,7 @@ class Queue:
     def __call__(self, now, op, *args):
         self.calls[op] += 1
         us = int(now * 1e6) + 10**15
-        return self.redis("EVALSHA", self.sha, 2, self.meta, f"{us // 10**6} {us % 10**6}", op, *args)
+        return self.redis("EVALSHA", self.sha, 2, self.meta, f"{self.meta[:-4]}clock {us // 10**6} {us % 10**6}", op, *args)
 
     def submit(self, now, id, tenant, picture, most):
         blobs = ["0", picture] if picture else []
@@ -184,6 +184,8 @@ class Fleet:
         self.workers = [Worker(i, o.places) for i in range(n_worker)]
         self.events, self.order = [], 0
         self.redis_free = 0.0
+        self.since = o.seconds / 3  # what is counted begins when the fleet has filled
+        self.said = 0  # tokens, since then
         self.calls, self.bytes_in, self.bytes_out, self.redis_busy = collections.Counter(), 0.0, 0.0, 0.0
         self.jobs, self.waiting = {}, 0
         self.done, self.refused = [], 0
@@ -213,10 +215,11 @@ class Fleet:
         c = self.costs[what]
         took = n * c["us"] * 1e-6 / max(0.02, 1 - self.background)
         self.redis_free = max(self.redis_free, now) + took
-        self.redis_busy += n * c["us"] * 1e-6
-        self.calls[what] += n
-        self.bytes_in += n * c["in"]
-        self.bytes_out += n * c["out"]
+        if self.since <= now < self.o.seconds:
+            self.redis_busy += n * c["us"] * 1e-6
+            self.calls[what] += n
+            self.bytes_in += n * c["in"]
+            self.bytes_out += n * c["out"]
         return self.redis_free
 
     # --- people ---
@@ -303,14 +306,16 @@ class Fleet:
         running = self.o.places - w.free
         tokens = max(1, int(self.rng.expovariate(1 / self.o.tokens)))
         ends = first + tokens * (m["step"] + m["row"] * running)
-        self.at(ends, self.end, queue, w, job[0], job[1], (came, tenant, begins - came, first - came))
+        self.at(ends, self.end, queue, w, job[0], job[1], tokens, (came, tenant, begins - came, first - came))
 
-    def end(self, now, queue, w, id, attempt, times):
+    def end(self, now, queue, w, id, attempt, tokens, times):
         self.call(now, "end")
         queue.end(now, id, attempt)
         w.free += 1
         w.n += 1
         self.done.append((*times, now))
+        if self.since <= now < self.o.seconds:
+            self.said += tokens
         if now < self.o.seconds and self.rng.random() < 1 - 1 / self.o.questions:
             self.at(now + self.rng.expovariate(1 / self.o.think), self.submit, queue, times[1], self.jobs[id][2])
         if self.waiting > 0:
@@ -332,9 +337,10 @@ class Fleet:
         return self.report(last)
 
     def report(self, last):
-        span = max(self.o.seconds, 1e-9)
-        steady = {k: n for k, n in self.steady.items()}
-        us = self.redis_busy / span + self.background
+        span = self.o.seconds - self.since
+        steady = dict(self.steady, emit=self.said / span)
+        steady["read"] = steady["inbox"] = min(steady["emit"], GATEWAYS * GATEWAY_READS)
+        us = self.redis_busy / span + sum(n * self.costs[k]["us"] for k, n in steady.items()) * 1e-6
         n_in = self.bytes_in / span + sum(n * self.costs[k]["in"] for k, n in steady.items())
         n_out = self.bytes_out / span + sum(n * self.costs[k]["out"] for k, n in steady.items())
         waits = sorted(d[2] for d in self.done)
@@ -343,7 +349,7 @@ class Fleet:
         def share(values, p):
             return values[min(len(values) - 1, int(p * len(values)))] if values else None
         small = sorted(d[2] for d in self.done if d[1] != self.shares[0][0])
-        served = collections.Counter(d[1] for d in self.done if d[4] <= self.o.seconds)
+        served = collections.Counter(d[1] for d in self.done if self.since <= d[4] < self.o.seconds)
         rest = [served[t] / s for t, s in self.shares[1:]]
         jain = sum(rest) ** 2 / (len(rest) * sum(x * x for x in rest)) if rest and sum(rest) else 1.0
         return {"workers": len(self.workers), "jobs": len(self.jobs), "done": len(self.done), "refused": self.refused, "offered_per_s": self.rate,

@@ -10,10 +10,10 @@ conf=${REDIS_CONF:-/etc/redis/redis.conf}
 case $REDIS_PASSWORD in *[[:space:]\"\']*) echo "start.sh: REDIS_PASSWORD has a blank or a quote in it" >&2; exit 2 ;; esac
 
 # Scripts do the queue's and the cache's work, and what they call is checked against these rights too.
-margay="on >$REDIS_PASSWORD resetkeys ~margay:* resetchannels -@all +@read +@write +@scripting +@connection +time +info +client|unblock -@dangerous -script|flush -script|kill +info +client|unblock -keys"
+margay="on >$REDIS_PASSWORD resetkeys ~margay:* resetchannels -@all +@read +@write +@scripting +@connection +time -@dangerous -script|flush -script|kill +info +client|unblock -keys"
 set -- "$conf" --maxmemory "${REDIS_MAXMEMORY:-2gb}" --user default off --user margay $margay "$@"
 if [ -n "${REDIS_PROBE_PASSWORD:-}" ]; then
     case $REDIS_PROBE_PASSWORD in *[[:space:]\"\']*) echo "start.sh: REDIS_PROBE_PASSWORD has a blank or a quote in it" >&2; exit 2 ;; esac
-    set -- "$@" --user probe on ">$REDIS_PROBE_PASSWORD" resetkeys "~margay:*" resetchannels -@all +ping +auth +hello "+client|setinfo" "+client|setname" +select +info +xlen +xpending "+xinfo|groups" "+xinfo|stream" +command
+    set -- "$@" --user probe on ">$REDIS_PROBE_PASSWORD" resetkeys "~margay:*" resetchannels -@all +ping +auth +hello "+client|setname" +select +info +xlen +xpending "+xinfo|groups" "+xinfo|stream" +command
 fi
 exec redis-server "$@"
