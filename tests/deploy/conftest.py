@@ -1,5 +1,5 @@
 """What the tests of deploy/ share: the server of tests/serve, and a root folder for containers."""
-import importlib.util, os, pathlib, sys
+import importlib.util, os, pathlib, re, subprocess, sys
 
 import pytest
 
@@ -25,4 +25,11 @@ def container(tmp_path_factory):
     for f in (folder, *folder.parents):  # user 10001 passes through
         if f != pathlib.Path("/") and f.owner() == "root" and f.is_relative_to("/tmp") and f != pathlib.Path("/tmp"):
             f.chmod(0o755)
-    return contained.root(folder / "fs", BIN, ROOT / "models" / "demo")
+    return contained.root(folder / "fs", BIN, ROOT / "models" / "demo", heif())
+
+
+def heif():
+    """libheif, which is loaded when a HEIC or AVIF comes, and what it links; nothing where it isn't installed."""
+    text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+    found = re.findall(r"libheif\.so\.1 .*x86-64.* => (\S+)", text)
+    return [found[0], *contained.libraries(found[0])] if found else []
