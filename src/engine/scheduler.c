@@ -314,6 +314,28 @@ static void *prepare_main(void *arg) {
 }
 
 /* --- from any thread --- */
+/* Under the lock, which it opens. */
+static enum mg_status refuse(struct mg_scheduler *s, double *retry_seconds, struct mg_err *err) {
+    double ahead = seconds_ahead(s, s->options.max_running);
+    size_t n = s->waiting.n;
+    unlock(s);
+    *retry_seconds = ahead < 1 ? 1 : ahead;
+    return mg_fail(err, MG_ERR_LIMIT, "queue_full", "%zu questions are waiting already", n);
+}
+
+enum mg_status mg_scheduler_would_take(struct mg_scheduler *s, const uint8_t *tenant,
+                                       double *retry_seconds, struct mg_err *err) {
+    struct mg_job o = {.bytes = 0};
+    memcpy(o.tenant, tenant, sizeof o.tenant);
+    *retry_seconds = 1;
+    lock(s);
+    bool count_fits = s->waiting.n - s->n_displaced < s->options.max_waiting;
+    if (s->stop || (!has_room(s, 0) && !to_displace(s, &o, count_fits)))
+        return refuse(s, retry_seconds, err);
+    unlock(s);
+    return MG_OK;
+}
+
 enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *o, uint64_t *id,
                                    double *retry_seconds, struct mg_err *err) {
     struct job *j = calloc(1, sizeof *j);
@@ -323,12 +345,8 @@ enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *
     j->deadline = j->submitted + (o->wait_seconds > 0 ? o->wait_seconds : s->options.wait_seconds);
     lock(s);
     if (s->stop || !make_room(s, o)) {
-        double ahead = seconds_ahead(s, s->options.max_running);
-        size_t n = s->waiting.n;
-        unlock(s);
         free(j);
-        *retry_seconds = ahead < 1 ? 1 : ahead;
-        return mg_fail(err, MG_ERR_LIMIT, "queue_full", "%zu questions are waiting already", n);
+        return refuse(s, retry_seconds, err);
     }
     *id = j->id = ++s->last_id;
     j->next_of_all = s->all;

@@ -121,11 +121,16 @@ void mg_scheduler_close(struct mg_scheduler *s);
 /* MG_ERR_LIMIT, code queue_full: too many wait; *retry_seconds says when there may be room. */
 enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *job, uint64_t *id,
                                    double *retry_seconds, struct mg_err *err);
+/* What submit would say now of a job of this tenant that holds next to nothing: MG_OK, or queue_full
+ * as above. Nobody is displaced. */
+enum mg_status mg_scheduler_would_take(struct mg_scheduler *s, const uint8_t *tenant,
+                                       double *retry_seconds, struct mg_err *err);
 /* The job ends soon, within a layer's time. An id that is gone is fine. */
 void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id);
 
 struct mg_scheduler_counts {
-    size_t waiting, waiting_bytes, preparing, running, slots;
+    size_t waiting, waiting_bytes;
+    size_t preparing, running, slots; /* the first two together have places, of so many */
     uint64_t passes, pass_rows; /* of the decoder */
     uint64_t feature_queries, feature_hits, prefix_queries, prefix_hits;
     size_t feature_bytes, prefix_bytes, features, prefixes;

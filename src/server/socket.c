@@ -228,7 +228,7 @@ static void question(struct mg_http_exchange *x, struct connection *c, struct mg
     a->next = c->first;
     c->first = a;
     c->n_ask++;
-    if (pictures_resolve(a, &f) != MG_OK) {
+    if (ask_check(a, &f) != MG_OK) {
         send_fault(x, a->ws_id, &f);
         ask_cancel(a);
         socket_forget(x, a);
