@@ -8,10 +8,12 @@
 #include "server/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static struct mg_server *running; /* for the handler; set while it runs */
 
@@ -137,12 +139,21 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
     return s;
 }
 
+/* Each thread's arena reserves 64 MB of address space. Where that is limited (ulimit -v) one serves
+ * all: the threads that compute allocate nothing. */
+static void limit_arenas(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        mallopt(M_ARENA_MAX, 1);
+}
+
 enum mg_exit mg_cmd_serve(struct mg_options *o) {
     struct mg_err err = {0};
     mg_engine *engine = NULL;
     struct mg_server *server = NULL;
     char name[256];
     enum mg_status status = check(o, &err);
+    limit_arenas();
     if (status == MG_OK) status = mg_session_open(o, &engine, &err);
     if (status == MG_OK) {
         struct mg_server_options s = server_options(o, engine, name, sizeof name);

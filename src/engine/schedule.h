@@ -27,6 +27,8 @@ struct job {
     bool open, looked;
     size_t slot;                      /* once open */
     size_t kv_need;                   /* bytes of keys and values that it may come to */
+    double waits_since;               /* mg_clock when there was no memory for them; 0: not yet */
+    size_t n_passed;                  /* later jobs that were opened since */
     struct mg_token_logprob *logprob; /* [n_logprob] of tokens whose text is not out (the first
                                          n_told are), owned */
     size_t n_logprob, n_told, cap_logprob;
@@ -57,7 +59,7 @@ struct mg_scheduler {
     size_t n_thread; /* started */
 
     pthread_mutex_t mutex; /* of these */
-    pthread_cond_t to_prepare, to_engine;
+    pthread_cond_t to_prepare, to_engine, to_go_on;
     struct job *all;
     struct job_list waiting, ready;
     size_t waiting_bytes;
@@ -71,6 +73,7 @@ struct mg_scheduler {
     uint64_t last_id;
     uint64_t changed;   /* counts what may change places in the queue */
     double job_seconds; /* running mean of a job's time from its place on; 0: none yet */
+    bool short_of_memory, gave_way; /* the preparing thread asks the caches; the engine's answer */
     bool stop;
     struct mg_scheduler_counts counts; /* as the engine thread last noted them */
 
@@ -98,6 +101,10 @@ void mg_work(struct mg_scheduler *s);
 void mg_take_ready(struct mg_scheduler *s);
 /* Under the lock, by the engine thread. */
 void mg_note_counts(struct mg_scheduler *s);
+/* The same, taking the lock. */
+void mg_tell_counts(struct mg_scheduler *s);
+/* Memory is short: the caches give half of theirs back; false: they had nothing. Engine thread. */
+bool mg_give_way(struct mg_scheduler *s);
 /* Its pictures are worth fingerprints. Any thread. */
 bool mg_job_wants_similar(const struct mg_scheduler *s, const struct job *j);
 /* The first of its log-probabilities that has not been told. */

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -247,12 +248,34 @@ static double weed(struct mg_scheduler *s) {
     return soonest;
 }
 
+/* Has the engine thread's caches give way; false: they have nothing more, or it ends. */
+static bool find_memory(struct mg_scheduler *s) {
+    lock(s);
+    s->short_of_memory = true;
+    pthread_cond_signal(&s->to_engine);
+    while (s->short_of_memory && !s->stop) pthread_cond_wait(&s->to_go_on, &s->mutex);
+    bool some = !s->short_of_memory && s->gave_way;
+    s->short_of_memory = false;
+    unlock(s);
+    return some;
+}
+
+/* A conversation reserves address space for the whole context, which may be limited. */
+static enum mg_status open_chat(struct mg_scheduler *s, struct job *j, mg_chat **chat) {
+    enum mg_status status = mg_chat_open(s->engine, chat, &j->err);
+    while (status == MG_ERR_MEMORY && !atomic_load(&j->cancelled) && find_memory(s)) {
+        mg_err_clear(&j->err);
+        status = mg_chat_open(s->engine, chat, &j->err);
+    }
+    return status;
+}
+
 static void prepare(struct mg_scheduler *s, struct job *j) {
     struct mg_job_event e = {.kind = MG_JOB_STAGE, .decoding = true};
     j->began = mg_clock();
     j->o.event(j->o.user, &e);
     mg_chat *chat = NULL;
-    enum mg_status status = mg_chat_open(s->engine, &chat, &j->err);
+    enum mg_status status = open_chat(s, j, &chat);
     if (status == MG_OK) {
         memcpy(chat->tenant, j->o.tenant, sizeof chat->tenant);
         chat->want_prints = mg_job_wants_similar(s, j);
@@ -393,6 +416,20 @@ void mg_take_ready(struct mg_scheduler *s) {
         s->run[s->n_run++] = j;
     }
     mg_note_counts(s);
+    bool give_way = s->short_of_memory;
+    unlock(s);
+    if (!give_way) return;
+    bool gave_way = mg_give_way(s);
+    lock(s);
+    s->gave_way = gave_way;
+    s->short_of_memory = false;
+    pthread_cond_signal(&s->to_go_on);
+    unlock(s);
+}
+
+void mg_tell_counts(struct mg_scheduler *s) {
+    lock(s);
+    mg_note_counts(s);
     unlock(s);
 }
 
@@ -407,7 +444,8 @@ static void *engine_main(void *arg) {
     for (;;) {
         mg_take_ready(s);
         lock(s);
-        while (!s->ready.n && !s->n_run && !s->stop) pthread_cond_wait(&s->to_engine, &s->mutex);
+        while (!s->ready.n && !s->n_run && !s->stop && !s->short_of_memory)
+            pthread_cond_wait(&s->to_engine, &s->mutex);
         bool over = s->stop && !s->n_taken && !s->waiting.n;
         if (s->stop && !over && !s->n_run && !s->ready.n) { /* the other thread has it */
             struct timespec t;
@@ -431,6 +469,21 @@ static size_t memory_left(const mg_engine *e) {
     return all > used ? all - used : 0;
 }
 
+/* Address space that the caches may take when it is limited (ulimit -v), beside the conversations
+ * that run at a time and as much as they for all else; SIZE_MAX: it isn't. */
+static size_t address_space_left(const struct mg_scheduler *s) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= SIZE_MAX / 2) return SIZE_MAX;
+    const struct mg_engine *e = s->engine;
+    const struct mg_text_config *t = &e->model->config.text;
+    size_t chat = mg_kv_reserve(e->mode == MG_MODE_BF16 ? MG_BF16 : MG_F32, t->n_layer,
+                                t->n_head_kv, t->head_dim, e->options.context);
+    size_t all = (size_t)limit.rlim_cur, used = mg_memory_mapped();
+    size_t left = all > used ? all - used : 0, most = SIZE_MAX;
+    if (!mg_mul_size(chat, s->options.max_running + 1, &most)) return 0;
+    return left / 2 > most ? left / 2 - most : 0;
+}
+
 static size_t within(size_t n, size_t least, size_t most) {
     return mg_max_size(least, mg_min_size(n, most));
 }
@@ -446,6 +499,15 @@ static void fill_defaults(struct mg_scheduler *s, const struct mg_scheduler_opti
     if (!(p->wait_seconds > 0)) p->wait_seconds = 300;
     if (!p->feature_budget) p->feature_budget = within(left / 10, 32 * mb, 1024 * mb);
     if (!p->prefix_budget) p->prefix_budget = within(left / 5, 64 * mb, 4096 * mb);
+    size_t space = address_space_left(s);
+    s->prefixes.by_space = space < SIZE_MAX;
+    if (s->prefixes.by_space) {
+        p->max_waiting_bytes = mg_min_size(p->max_waiting_bytes, mg_max_size(space / 4, 4 * mb));
+        if (p->feature_budget != SIZE_MAX)
+            p->feature_budget = mg_min_size(p->feature_budget, space / 4);
+        if (p->prefix_budget != SIZE_MAX)
+            p->prefix_budget = mg_min_size(p->prefix_budget, space / 2);
+    }
     s->features.budget = p->feature_budget == SIZE_MAX ? 0 : p->feature_budget;
     s->answers.budget = p->answer_budget;
     s->answers.seconds = p->answer_seconds;
@@ -472,6 +534,7 @@ enum mg_status mg_scheduler_open(mg_engine *engine, const struct mg_scheduler_op
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->to_prepare, &clock);
     pthread_cond_init(&s->to_engine, &clock);
+    pthread_cond_init(&s->to_go_on, &clock);
     pthread_condattr_destroy(&clock);
     if (status == MG_OK && pthread_create(&s->engine_thread, NULL, engine_main, s))
         status = mg_fail(err, MG_ERR_MEMORY, "thread", "the engine's thread can't be started");
@@ -498,6 +561,7 @@ void mg_scheduler_close(struct mg_scheduler *s) {
     s->changed++;
     pthread_cond_broadcast(&s->to_prepare);
     pthread_cond_broadcast(&s->to_engine);
+    pthread_cond_broadcast(&s->to_go_on);
     unlock(s);
     if (s->n_thread > 1) pthread_join(s->prepare_thread, NULL);
     lock(s);
@@ -515,6 +579,7 @@ void mg_scheduler_close(struct mg_scheduler *s) {
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->to_prepare);
     pthread_cond_destroy(&s->to_engine);
+    pthread_cond_destroy(&s->to_go_on);
     free(s->logits);
     free(s);
 }
