@@ -15,9 +15,7 @@
 #define PASS_STRETCH 2.0 /* duration of a pass with prompt tokens against one without */
 enum { FIRST_PROMPT_ROWS = 32, LEAST_PROMPT_ROWS = 16 };
 
-/* A job that waits for memory is passed over by so many, or for so many seconds. */
-enum { MOST_PASSED = 8 };
-#define MOST_PATIENCE 10.0
+enum { MOST_PASSED = 8 }; /* later jobs that one which waits for memory lets go first */
 
 void mg_note_counts(struct mg_scheduler *s) {
     struct mg_scheduler_counts *c = &s->counts;
@@ -197,14 +195,8 @@ static bool fits(const struct mg_scheduler *s, struct job *j) {
     return j->kv_need <= left;
 }
 
-/* Later ones have gone before it often or long enough: now those that run are waited for. */
-static bool is_patient(struct job *j, double now) {
-    if (!j->waits_since) j->waits_since = now;
-    return j->n_passed < MOST_PASSED && now - j->waits_since < MOST_PATIENCE;
-}
-
-/* Opens what there is memory for; the first can always go on. What has to wait for memory lets a
- * few later ones pass. */
+/* Opens what there is memory for; the first can always go on. What has to wait lets a few later
+ * ones pass, and then nobody: those that run come to an end. */
 static void open_prepared(struct mg_scheduler *s) {
     size_t most = s->engine->options.context, n_waiting = 0;
     bool shut = false;
@@ -219,7 +211,7 @@ static void open_prepared(struct mg_scheduler *s) {
         if (shut) continue;
         if (!fits(s, j)) {
             n_waiting++;
-            shut = !is_patient(j, mg_clock());
+            shut = j->n_passed >= MOST_PASSED;
             continue;
         }
         enum mg_status status = open_run(s, j);

@@ -15,7 +15,10 @@ struct job {
     double submitted, deadline, began; /* mg_clock; began 0: never left the queue */
     atomic_bool cancelled;             /* set by any thread */
     bool taken;                        /* has one of the places; under the lock */
+    uint64_t turn;                     /* mg_scheduler.turns when taken; under the lock */
     bool displaced;                    /* waits to be refused after all; under the lock */
+    size_t place;                      /* mg_find_places; 0: none; under the lock */
+    struct job *next_of_tenant;        /* likewise */
     struct job *next;                  /* in a list; under the lock */
     struct job *next_of_all;           /* likewise */
     mg_chat *chat;         /* set under the lock by the preparing thread and filled by it, then the
@@ -27,8 +30,7 @@ struct job {
     bool open, looked;
     size_t slot;                      /* once open */
     size_t kv_need;                   /* bytes of keys and values that it may come to */
-    double waits_since;               /* mg_clock when there was no memory for them; 0: not yet */
-    size_t n_passed;                  /* later jobs that were opened since */
+    size_t n_passed;                  /* later jobs that were opened while there was none for it */
     struct mg_token_logprob *logprob; /* [n_logprob] of tokens whose text is not out (the first
                                          n_told are), owned */
     size_t n_logprob, n_told, cap_logprob;
@@ -95,6 +97,11 @@ struct mg_scheduler {
     size_t n_in_pass;
 };
 
+/* When this tenant was last taken; 0: not among those remembered. Under the lock. */
+uint64_t mg_last_turn(const struct mg_scheduler *s, const uint8_t *tenant);
+/* Sets each waiting job's place in the order in which they will be taken, should those that have
+ * places end in the order in which they got them. Under the lock. (places.c) */
+void mg_find_places(struct mg_scheduler *s);
 /* One step for the jobs that run: a picture or a pass. */
 void mg_work(struct mg_scheduler *s);
 /* Takes over what has been prepared. */

@@ -53,8 +53,7 @@ static size_t running_of(const struct busy *b, const uint8_t *tenant) {
     return n;
 }
 
-/* When this tenant was last taken; 0: not among those remembered. */
-static uint64_t last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
+uint64_t mg_last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
     for (size_t i = 0; i < MG_SERVED; i++)
         if (s->served[i].turn && memcmp(s->served[i].tenant, tenant, MG_TENANT_BYTES) == 0)
             return s->served[i].turn;
@@ -63,7 +62,7 @@ static uint64_t last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
 
 static void note_turn(struct mg_scheduler *s, const uint8_t *tenant) {
     size_t at = 0;
-    uint64_t known = last_turn(s, tenant);
+    uint64_t known = mg_last_turn(s, tenant);
     for (size_t i = 0; i < MG_SERVED; i++) {
         if (s->served[i].turn == known && known) at = i;
         if (!known && s->served[i].turn < s->served[at].turn) at = i;
@@ -82,7 +81,7 @@ static struct job *next_waiting(const struct mg_scheduler *s) {
     for (struct job *j = s->waiting.first; j; j = j->next) {
         if (j->displaced) continue;
         size_t n = running_of(&busy, j->o.tenant);
-        uint64_t turn = n <= fewest ? last_turn(s, j->o.tenant) : 0;
+        uint64_t turn = n <= fewest ? mg_last_turn(s, j->o.tenant) : 0;
         if (n > fewest || (n == fewest && turn >= longest_ago)) continue;
         fewest = n;
         longest_ago = turn;
@@ -197,21 +196,18 @@ static double seconds_ahead(const struct mg_scheduler *s, size_t position) {
 
 /* Tells those that wait their places. The list can't lose anybody meanwhile but by this thread. */
 static void tell_places(struct mg_scheduler *s) {
-    size_t n = 0;
     lock(s);
-    struct job *j = s->waiting.first;
-    unlock(s);
-    while (j) {
-        struct mg_job_event e = {.kind = MG_JOB_QUEUED, .position = ++n};
-        lock(s);
-        double ahead = seconds_ahead(s, n);
-        unlock(s);
+    mg_find_places(s);
+    for (struct job *j = s->waiting.first; j; j = j->next) {
+        struct mg_job_event e = {.kind = MG_JOB_QUEUED, .position = j->place};
+        double ahead = seconds_ahead(s, j->place);
         e.estimate_ms = ahead < 0 ? -1 : ahead * 1e3;
+        if (!j->place) continue; /* it has come meanwhile */
+        unlock(s);
         j->o.event(j->o.user, &e);
         lock(s);
-        j = j->next;
-        unlock(s);
     }
+    unlock(s);
 }
 
 /* Ends what was cancelled or has waited too long; gives the time of the next deadline, 0 none. */
@@ -315,6 +311,7 @@ static void *prepare_main(void *arg) {
             s->waiting_bytes -= j->o.bytes;
             j->taken = true;
             note_turn(s, j->o.tenant);
+            j->turn = s->turns;
             s->n_taken++;
             s->counts.last_progress = mg_clock(); /* what was idle until now has not stalled */
         } else if (s->stop && !s->waiting.n) {

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,12 @@ static void on_relisten(evutil_socket_t fd, short what, void *arg) {
     if (!s->stopping) set_listening(s, true);
 }
 
+/* Without descriptors accept fails before it looks whether anybody is there. */
+static bool has_more(int listening) {
+    struct pollfd p = {.fd = listening, .events = POLLIN};
+    return poll(&p, 1, 0) != 0;
+}
+
 static void on_accept(evutil_socket_t listening, short what, void *arg) {
     struct mg_http_listener *l = arg;
     struct mg_http_server *s = l->server;
@@ -90,6 +97,7 @@ static void on_accept(evutil_socket_t listening, short what, void *arg) {
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+            if (!has_more(l->fd)) return;
             if (evict_idle(s)) return; /* its descriptor is free at the next turn */
             note(s, MG_ERR_LIMIT, "no more descriptors or memory for connections; waiting");
             set_listening(s, false);
