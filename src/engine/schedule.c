@@ -190,8 +190,8 @@ static bool fits(const struct mg_scheduler *s, struct job *j) {
     if (!s->kv_used || j->kv_need <= left) return true;
     /* perhaps it needs less than all of the context */
     size_t answer = mg_min_size(j->o.answer.max_tokens, most);
-    j->kv_need = mg_kv_bytes(&j->chat->kv,
-                             mg_min_size(most, mg_chat_rough_tokens(j->chat) + answer));
+    j->kv_need =
+        mg_kv_bytes(&j->chat->kv, mg_min_size(most, mg_chat_rough_tokens(j->chat) + answer));
     return j->kv_need <= left;
 }
 

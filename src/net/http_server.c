@@ -22,9 +22,9 @@
 #include <event2/event.h>
 
 #define BACKLOG 1024
-#define ACCEPTS 64       /* connections taken at a time */
-#define LAST_SECONDS 1.0 /* for what on_stop wrote to go out */
-#define CALLBACKS 2      /* before the kernel is asked again what is new */
+#define ACCEPTS 64              /* connections taken at a time */
+#define LAST_SECONDS 1.0        /* for what on_stop wrote to go out */
+#define CALLBACKS 2             /* before the kernel is asked again what is new */
 enum { FIRST, N_PRIORITY = 3 }; /* of events; libevent gives the middle one by default */
 /* That a connection without a request may stay when there are too many. */
 #define FRESH_SECONDS 1.0

@@ -82,9 +82,9 @@ struct work {
     struct upload *upload;
     struct waiting_picture *picture; /* SOCKET: that came before it, owned */
     uint8_t tenant[MG_TENANT_BYTES];
-    double retry_seconds;            /* with a fault that passes */
-    char type[512];                  /* the Content-Type, as far as it fits */
-    bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
+    double retry_seconds; /* with a fault that passes */
+    char type[512];       /* the Content-Type, as far as it fits */
+    bool socket;          /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };
 struct worker {

@@ -306,11 +306,10 @@ static bool is_idle(struct mg_http_exchange *x, void *user) {
 void route_socket(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct connection *c = calloc(1, sizeof *c);
-    struct mg_ws_options o = {
-        .protocol = "margay",
-        .max_message = s->o.max_body,
-        .on_message = on_message,
-        .is_idle = is_idle};
+    struct mg_ws_options o = {.protocol = "margay",
+                              .max_message = s->o.max_body,
+                              .on_message = on_message,
+                              .is_idle = is_idle};
     if (!c) {
         reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
         return;

@@ -38,8 +38,8 @@ struct question {
     enum mg_answer_from from;
     double distance;
     bool image_cached;
-    size_t order;    /* of the ends of all questions: 1 is first */
-    size_t position; /* in the queue, as told last */
+    size_t order;                      /* of the ends of all questions: 1 is first */
+    size_t position;                   /* in the queue, as told last */
     struct mg_scheduler_counts counts; /* at its end */
 };
 

@@ -706,17 +706,26 @@ static void test_flat(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company_whole), cmocka_unit_test(test_company_bf16),
-        cmocka_unit_test(test_sampled),       cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_drafts),        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_progress),      cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_displaced),     cmocka_unit_test(test_displaced_in_vain),
-        cmocka_unit_test(test_close),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_places),        cmocka_unit_test(test_places_of_many),
-        cmocka_unit_test(test_allocations),   cmocka_unit_test(test_caches_give_way),
-        cmocka_unit_test(test_flat),          cmocka_unit_test(test_large_one_gets_its_turn),
-        cmocka_unit_test(test_counts_at_the_end)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company_whole),
+                                       cmocka_unit_test(test_company_bf16),
+                                       cmocka_unit_test(test_sampled),
+                                       cmocka_unit_test(test_logprobs),
+                                       cmocka_unit_test(test_drafts),
+                                       cmocka_unit_test(test_cancel),
+                                       cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_deadline),
+                                       cmocka_unit_test(test_progress),
+                                       cmocka_unit_test(test_fair),
+                                       cmocka_unit_test(test_displaced),
+                                       cmocka_unit_test(test_displaced_in_vain),
+                                       cmocka_unit_test(test_close),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_places_of_many),
+                                       cmocka_unit_test(test_allocations),
+                                       cmocka_unit_test(test_caches_give_way),
+                                       cmocka_unit_test(test_flat),
+                                       cmocka_unit_test(test_large_one_gets_its_turn),
+                                       cmocka_unit_test(test_counts_at_the_end)};
     return cmocka_run_group_tests_name("engine.scheduler", tests, tiny_open, tiny_close);
 }
