@@ -494,38 +494,41 @@ static void test_places_of_many(void **state) {
     mg_engine_close(e);
 }
 
-/* One that needs more memory than is left is not passed over for ever. */
+/* One that needs more memory than is left is not passed over for ever. All are prepared before the
+ * first goes on, so that at any time some of the small ones run. */
 static void test_large_one_gets_its_turn(void **state) {
     (void)state;
-    enum { MANY = 40 };
-    static struct question large, q[MANY];
+    enum { SMALL = MG_MAX_RUNNING - 1 };
+    static struct question large, q[SMALL];
     mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8, .context = 512});
     struct mg_scheduler_options o = no_caches;
-    o.max_running = 4;
-    o.max_waiting = 2 * MANY;
+    o.max_running = MG_MAX_RUNNING;
     struct mg_scheduler *s = open_scheduler(e, o);
     mg_chat *chat = tiny_chat(e);
     s->kv_budget = mg_kv_bytes(&chat->kv, 400); /* before its threads have anything to do */
     mg_chat_close(chat);
-    large = question(fill_text, 1);
-    large.job.answer.max_tokens = 300;
-    for (size_t i = 0; i < MANY; i++) {
+    for (size_t i = 0; i < SMALL; i++) {
         q[i] = question(fill_text, i);
-        q[i].job.answer.max_tokens = 20 + i * 7 % 17; /* some run at any time */
+        q[i].job.answer.max_tokens = 20 + i * 7 % 17;
     }
     q[0].hold_at = READING;
     ask(s, &q[0]);
     wait_place(&q[0], READING);
+    large = question(fill_text, 1);
+    large.job.answer.max_tokens = 300;
     ask(s, &large);
-    for (size_t i = 1; i < MANY; i++) ask(s, &q[i]);
+    for (size_t i = 1; i < SMALL; i++) ask(s, &q[i]);
+    wait_place(&q[SMALL - 1], DECODING);
     release(&q[0]);
     wait_done(&large);
-    for (size_t i = 0; i < MANY; i++) wait_done(&q[i]);
     size_t before = 0;
-    for (size_t i = 0; i < MANY; i++) before += q[i].order < large.order;
-    print_message("# %zu of %d went before\n", before, MANY);
+    for (size_t i = 0; i < SMALL; i++) {
+        wait_done(&q[i]);
+        assert_int_equal(q[i].status, MG_OK);
+        before += q[i].order < large.order;
+    }
     assert_int_equal(large.status, MG_OK);
-    assert_true(before <= 12);
+    assert_in_range(before, 2, 9); /* the first, and some that it let pass; SMALL otherwise */
     mg_scheduler_close(s);
     mg_engine_close(e);
 }
