@@ -128,6 +128,7 @@ struct mg_http_server {
     struct event *reap;     /* active when `dying` is not empty */
     struct event *relisten; /* timer: accept again after the system had no more descriptors */
     struct event *stop_timer;
+    struct event *ticker; /* NULL without options.tick */
     struct mg_http_conn *conn, *dying;
     struct mg_http_exchange *bucket[MG_HTTP_BUCKETS];
     uint64_t last_id;

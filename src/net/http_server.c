@@ -150,7 +150,7 @@ static void close_listeners(struct mg_http_server *s) {
         close(s->listener[i].fd);
         is_unix = is_unix || s->listener[i].is_unix;
     }
-    if (is_unix) mg_listen_unix_remove(s->o.unix_path, &s->unix_file);
+    if (is_unix && !s->o.n_fd) mg_listen_unix_remove(s->o.unix_path, &s->unix_file);
     s->n_listener = 0;
 }
 
@@ -208,6 +208,7 @@ static void stop(struct mg_http_server *s, double seconds) {
 static void reload(struct mg_http_server *s) {
     struct mg_err err = {0};
     mg_tls_context *fresh;
+    if (s->o.before_reload) s->o.before_reload(s->o.user);
     if (s->tls) {
         if (mg_tls_context_open(s->o.tls_cert, s->o.tls_key, &fresh, &err)) {
             note(s, err.status, err.text);
@@ -217,6 +218,12 @@ static void reload(struct mg_http_server *s) {
         }
     }
     if (s->o.on_reload) s->o.on_reload(s->o.user);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg) {
+    struct mg_http_server *s = arg;
+    double next = s->o.tick(s->o.user);
+    if (next > 0) set_timer(s->ticker, next);
 }
 
 static void on_posted(evutil_socket_t fd, short what, void *arg) {
@@ -262,7 +269,7 @@ static void fill_defaults(struct mg_http_options *o) {
 }
 
 static enum mg_status check_options(const struct mg_http_options *o, struct mg_err *err) {
-    if (!o->host && !o->unix_path)
+    if (!o->host && !o->unix_path && !o->n_fd)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "neither a host nor a socket's path to listen on");
     if (!o->tls_cert != !o->tls_key)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "TLS needs both a certificate and a key");
@@ -292,14 +299,33 @@ static struct event_base *open_base(void) {
     return base;
 }
 
+/* The sockets that were handed over; s->n_listener are its own from here on. */
+static enum mg_status take_listeners(struct mg_http_server *s, struct mg_err *err) {
+    enum mg_status status = MG_OK;
+    for (size_t i = 0; i < s->o.n_fd; i++) {
+        if (s->n_listener == MG_LISTEN_MAX) {
+            close(s->o.fd[i]);
+            status =
+                mg_fail(err, MG_ERR_LIMIT, "", "more than %d sockets to listen on", MG_LISTEN_MAX);
+            continue;
+        }
+        bool is_unix = mg_listen_port(s->o.fd[i]) == 0;
+        if (!is_unix && !s->port) s->port = mg_listen_port(s->o.fd[i]);
+        s->listener[s->n_listener++] =
+            (struct mg_http_listener){.server = s, .fd = s->o.fd[i], .is_unix = is_unix};
+    }
+    return status;
+}
+
 static enum mg_status open_listeners(struct mg_http_server *s, struct mg_err *err) {
     int fd[MG_LISTEN_MAX];
     size_t n = 0;
     enum mg_status status = MG_OK;
-    if (s->o.host) status = mg_listen_tcp(s->o.host, s->o.port, BACKLOG, fd, &n, &s->port, err);
+    if (s->o.host && !s->o.n_fd)
+        status = mg_listen_tcp(s->o.host, s->o.port, BACKLOG, fd, &n, &s->port, err);
     for (size_t i = 0; i < n; i++)
         s->listener[s->n_listener++] = (struct mg_http_listener){.server = s, .fd = fd[i]};
-    if (!status && s->o.unix_path) {
+    if (!status && s->o.unix_path && !s->o.n_fd) {
         status = mg_listen_unix(s->o.unix_path, s->o.unix_mode, BACKLOG, fd, &s->unix_file, err);
         if (!status)
             s->listener[s->n_listener++] =
@@ -316,15 +342,19 @@ static enum mg_status open_listeners(struct mg_http_server *s, struct mg_err *er
 enum mg_status mg_http_server_open(const struct mg_http_options *options,
                                    struct mg_http_server **out, struct mg_err *err) {
     *out = NULL;
+    struct mg_http_server *s = NULL;
     enum mg_status status = check_options(options, err);
-    if (status) return status;
-    struct mg_http_server *s = calloc(1, sizeof *s);
-    if (!s) return mg_fail_memory(err, "HTTP server");
+    if (!status && !(s = calloc(1, sizeof *s))) status = mg_fail_memory(err, "HTTP server");
+    if (status) {
+        for (size_t i = 0; i < options->n_fd; i++) close(options->fd[i]);
+        return status;
+    }
     s->o = *options;
     s->posts.fd = -1;
+    status = take_listeners(s, err);
     atomic_store(&s->drain_ms, UINT32_MAX);
     fill_defaults(&s->o);
-    status = mg_post_queue_open(&s->posts, s->o.max_post, err);
+    if (!status) status = mg_post_queue_open(&s->posts, s->o.max_post, err);
     if (status) goto out;
     s->scratch = malloc(MG_HTTP_SCRATCH);
     s->base = open_base();
@@ -332,11 +362,12 @@ enum mg_status mg_http_server_open(const struct mg_http_options *options,
         status = mg_fail_memory(err, "HTTP server");
         goto out;
     }
+    if (s->o.tick) s->ticker = evtimer_new(s->base, on_tick, s);
     s->posted = event_new(s->base, s->posts.fd, EV_READ | EV_PERSIST, on_posted, s);
     s->reap = event_new(s->base, -1, EV_PERSIST, on_reap, s);
     s->relisten = evtimer_new(s->base, on_relisten, s);
     s->stop_timer = evtimer_new(s->base, on_stop_timer, s);
-    if (!s->posted || !s->reap || !s->relisten || !s->stop_timer ||
+    if (!s->posted || !s->reap || !s->relisten || !s->stop_timer || (s->o.tick && !s->ticker) ||
         event_priority_set(s->posted, FIRST) || event_add(s->posted, NULL)) {
         status = mg_fail_memory(err, "HTTP server");
         goto out;
@@ -365,6 +396,7 @@ enum mg_status mg_http_server_run(struct mg_http_server *s, struct mg_err *err) 
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    if (s->ticker) set_timer(s->ticker, 0);
     int result = event_base_loop(s->base, EVLOOP_NO_EXIT_ON_EMPTY);
     while (s->conn) mg_http_conn_die(s->conn, MG_HTTP_END_STOPPED);
     reap(s);
@@ -384,6 +416,7 @@ void mg_http_server_close(struct mg_http_server *s) {
     if (s->reap) event_free(s->reap);
     if (s->relisten) event_free(s->relisten);
     if (s->stop_timer) event_free(s->stop_timer);
+    if (s->ticker) event_free(s->ticker);
     if (s->base) event_base_free(s->base);
     if (s->tls) mg_tls_context_close(s->tls);
     free(s->scratch);

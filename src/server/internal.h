@@ -8,6 +8,7 @@
  *   work.c      reading large requests beside the loop
  *   tokens.c    /tokenize, /detokenize, /apply-template
  *   page.c      the web page
+ *   manager.c   what a service manager is told (manager.h)
  */
 #ifndef MG_SERVER_INTERNAL_H
 #define MG_SERVER_INTERNAL_H

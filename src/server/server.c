@@ -128,7 +128,7 @@ static bool is_loopback(const char *host) {
 static bool host_allowed(const struct mg_server *s, const struct mg_http_exchange *x) {
     const char *host = mg_http_header(x, "host");
     if (!host || !host[0] || mg_http_is_unix(x)) return true;
-    if (!s->o.n_name && (s->keyed || !is_loopback(s->o.host))) return true;
+    if (!s->o.n_name && (s->keyed || !s->o.host || !is_loopback(s->o.host))) return true;
     size_t n = host[0] == '[' ? strlen(host) : strcspn(host, ":");
     if (n > 1 && host[n - 1] == '.') n--;
     for (size_t i = 0; i < s->o.n_name; i++) {
@@ -219,12 +219,16 @@ static void route_health(struct mg_http_exchange *x, void *user) {
 
 enum { STALLED_SECONDS = 120 }; /* without progress of the engine thread, though there is work */
 
+static bool is_stalled(const struct mg_scheduler_counts *c) {
+    return c->ready && c->busy && mg_clock() - c->last_progress > STALLED_SECONDS;
+}
+
 static void route_ready(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct mg_scheduler_counts c;
     mg_scheduler_counts(s->scheduler, &c);
     bool draining = mg_http_server_is_stopping(s->http);
-    bool stalled = c.ready && c.busy && mg_clock() - c.last_progress > STALLED_SECONDS;
+    bool stalled = is_stalled(&c);
     struct mg_ready_reply r = {.ready = c.ready && !draining && !stalled,
                                .status = draining   ? "draining"
                                          : !c.ready ? "loading"
@@ -440,6 +444,11 @@ static void warn_of_no_keys(const struct mg_server *s) {
         mg_log(MG_LOG_WARN, "%s has no key in it: every request is refused", s->o.api_key_file);
 }
 
+static void before_reload(void *user) {
+    struct mg_server *s = user;
+    if (s->o.manager) mg_manager_reload(s->o.manager, true);
+}
+
 static void on_reload(void *user) {
     struct mg_server *s = user;
     struct mg_err err = {0};
@@ -449,10 +458,25 @@ static void on_reload(void *user) {
     err = (struct mg_err){0};
     if (s->o.access_log && mg_access_log_reopen(&s->log, &err) != MG_OK)
         mg_log(MG_LOG_WARN, "the log stays where it was: %s", err.text);
+    if (s->o.manager) mg_manager_reload(s->o.manager, false);
 }
 
 static void on_stopping(void *user) {
-    sockets_close_idle(user);
+    struct mg_server *s = user;
+    if (s->o.manager) mg_manager_stop(s->o.manager);
+    sockets_close_idle(s);
+}
+
+static double on_tick(void *user) {
+    struct mg_server *s = user;
+    struct mg_scheduler_counts c;
+    mg_scheduler_counts(s->scheduler, &c);
+    struct mg_manager_state state = {.ready = c.ready,
+                                     .stalled = is_stalled(&c),
+                                     .stopping = mg_http_server_is_stopping(s->http),
+                                     .running = c.running,
+                                     .waiting = c.waiting + c.preparing};
+    return mg_manager_tick(s->o.manager, &state, mg_clock());
 }
 
 /* --- opening --- */
@@ -482,6 +506,10 @@ static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
                                 .note = on_note,
                                 .on_reload = on_reload,
                                 .on_stopping = on_stopping,
+                                .before_reload = before_reload,
+                                .tick = s->o.manager ? on_tick : NULL,
+                                .fd = s->o.fd,
+                                .n_fd = s->o.n_fd,
                                 .origin = s->o.origin,
                                 .n_origin = s->o.n_origin,
                                 .max_body = s->o.max_body};
@@ -553,7 +581,8 @@ static void announce(struct mg_server *s) {
                  s->o.host, v6 ? "]" : "", mg_http_server_port(s->http),
                  s->o.prefix ? s->o.prefix : "");
     else
-        snprintf(url, sizeof url, "unix:%s", s->o.unix_path);
+        snprintf(url, sizeof url, "unix:%s",
+                 s->o.unix_path ? s->o.unix_path : "(the service manager's)");
     if (s->o.listening) s->o.listening(s->o.user, url);
 }
 
