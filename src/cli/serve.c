@@ -9,10 +9,12 @@
 #include "server/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static struct mg_server *running; /* for the handler; set while it runs */
 
@@ -138,6 +140,14 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
     return s;
 }
 
+/* Each thread's arena reserves 64 MB of address space. Where that is limited (ulimit -v) one serves
+ * all: the threads that compute allocate nothing. */
+static void limit_arenas(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        mallopt(M_ARENA_MAX, 1);
+}
+
 /* Sockets of a service manager take the place of --host, --port and --unix-socket. Who may ask
  * without a key goes by the address that others reach, if one of them is such. */
 struct inherited {
@@ -168,6 +178,7 @@ enum mg_exit mg_cmd_serve(struct mg_options *o) {
     struct mg_manager manager;
     struct inherited in = {.n = 0};
     enum mg_status status = check(o, &err);
+    limit_arenas();
     mg_manager_open(&manager);
     if (status == MG_OK) status = mg_listen_inherited(in.fd, &in.n, &err);
     if (status == MG_OK) status = mg_session_open(o, &engine, &err);

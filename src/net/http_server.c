@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,10 @@
 #include <event2/event.h>
 
 #define BACKLOG 1024
-#define ACCEPTS 64       /* connections taken at a time */
-#define LAST_SECONDS 1.0 /* for what on_stop wrote to go out */
-#define CALLBACKS 2      /* before the kernel is asked again what is new */
+#define ACCEPTS 64              /* connections taken at a time */
+#define LAST_SECONDS 1.0        /* for what on_stop wrote to go out */
+#define CALLBACKS 2             /* before the kernel is asked again what is new */
+enum { FIRST, N_PRIORITY = 3 }; /* of events; libevent gives the middle one by default */
 /* That a connection without a request may stay when there are too many. */
 #define FRESH_SECONDS 1.0
 #define RELISTEN_SECONDS 0.1 /* after accept failed for want of descriptors or memory */
@@ -40,8 +42,18 @@ static bool set_timer(struct event *timer, double seconds) {
 
 /* --- connections come and go --- */
 
-/* Closes the connection that has been idle longest; false when none is. One that has just come may
- * be about to ask. */
+/* The WebSocket whose last message is longest ago, of those where nothing is under way. */
+static struct mg_http_conn *find_idle_socket(struct mg_http_server *s, double before) {
+    struct mg_http_conn *oldest = NULL;
+    for (struct mg_http_conn *c = s->conn; c; c = c->next) {
+        double at = c->state == MG_HTTP_WEBSOCKET ? mg_ws_idle_since(c->x) : before;
+        if (at < before) before = at, oldest = c;
+    }
+    return oldest;
+}
+
+/* Closes the connection that has been idle longest, or if none is such a WebSocket; false when
+ * there is none either. One that has just come may be about to ask. */
 static bool evict_idle(struct mg_http_server *s) {
     struct mg_http_conn *oldest = NULL;
     double now = mg_clock();
@@ -49,6 +61,8 @@ static bool evict_idle(struct mg_http_server *s) {
         if (mg_http_conn_is_idle(c) && (c->n_request || c->state_at < now - FRESH_SECONDS) &&
             (!oldest || c->state_at < oldest->state_at))
             oldest = c;
+    if (!oldest && (oldest = find_idle_socket(s, now - FRESH_SECONDS)))
+        mg_ws_close(oldest->x, MG_WS_TRY_LATER, "others need the connection");
     if (oldest) mg_http_conn_die(oldest, MG_HTTP_END_DONE);
     return oldest != NULL;
 }
@@ -67,6 +81,12 @@ static void on_relisten(evutil_socket_t fd, short what, void *arg) {
     if (!s->stopping) set_listening(s, true);
 }
 
+/* Without descriptors accept fails before it looks whether anybody is there. */
+static bool has_more(int listening) {
+    struct pollfd p = {.fd = listening, .events = POLLIN};
+    return poll(&p, 1, 0) != 0;
+}
+
 static void on_accept(evutil_socket_t listening, short what, void *arg) {
     struct mg_http_listener *l = arg;
     struct mg_http_server *s = l->server;
@@ -77,6 +97,7 @@ static void on_accept(evutil_socket_t listening, short what, void *arg) {
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+            if (!has_more(l->fd)) return;
             if (evict_idle(s)) return; /* its descriptor is free at the next turn */
             note(s, MG_ERR_LIMIT, "no more descriptors or memory for connections; waiting");
             set_listening(s, false);
@@ -269,6 +290,12 @@ static struct event_base *open_base(void) {
         !event_config_require_features(config, EV_FEATURE_ET | EV_FEATURE_EARLY_CLOSE))
         base = event_base_new_with_config(config);
     event_config_free(config);
+    /* What other threads have posted (pieces of streams, questions that have been read) goes before
+     * connections, which may be hundreds with something new. */
+    if (base && event_base_priority_init(base, N_PRIORITY)) {
+        event_base_free(base);
+        base = NULL;
+    }
     return base;
 }
 
@@ -341,7 +368,7 @@ enum mg_status mg_http_server_open(const struct mg_http_options *options,
     s->relisten = evtimer_new(s->base, on_relisten, s);
     s->stop_timer = evtimer_new(s->base, on_stop_timer, s);
     if (!s->posted || !s->reap || !s->relisten || !s->stop_timer || (s->o.tick && !s->ticker) ||
-        event_add(s->posted, NULL)) {
+        event_priority_set(s->posted, FIRST) || event_add(s->posted, NULL)) {
         status = mg_fail_memory(err, "HTTP server");
         goto out;
     }

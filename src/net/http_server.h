@@ -122,7 +122,7 @@ struct mg_http_options {
     size_t max_body;       /* bytes of one request [64 MiB] */
     size_t max_body_total; /* bytes of all requests' bodies at a time, over it 503 [512 MiB]; and of
                             * large replies that have not been read, likewise */
-    size_t max_connection; /* over it 503, after idle ones were closed [1024] */
+    size_t max_connection; /* over it 503, after idle ones were closed, WebSockets last [1024] */
     size_t max_queued;     /* bytes of a stream that the client has not read [1 MiB] */
     size_t max_request;    /* requests on one connection [1000] */
     size_t max_post;       /* functions posted and not yet called [65536] */

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,18 +50,28 @@ void count_error(struct mg_server *s, const char *type) {
     mg_metrics_add_at(s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, type), 0, 0);
 }
 
-void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
+void add_retry_after(struct mg_http_exchange *x, double seconds) {
+    char text[16];
+    snprintf(text, sizeof text, "%.0f", seconds > 300 ? 300 : seconds > 1 ? ceil(seconds) : 1);
+    mg_http_add_field(x, "Retry-After", text);
+}
+
+void reply_fault_after(struct mg_http_exchange *x, const struct mg_fault *f, double seconds) {
     struct mg_fault_kind kind;
     struct mg_buf out = {0};
     mg_fault_kind(&f->err, &kind);
     count_error(mg_http_server_user(mg_http_server_of(x)), kind.type);
-    if (kind.retry) mg_http_add_field(x, "Retry-After", "1");
+    if (kind.retry) add_retry_after(x, seconds);
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", f->err.text);
     if (mg_fault_write(f, &out))
         mg_http_reply(x, kind.http, "application/json", out.data, out.n);
     else
         mg_http_reply(x, 503, NULL, "", 0);
     mg_buf_free(&out);
+}
+
+void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
+    reply_fault_after(x, f, 1);
 }
 
 void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
@@ -151,7 +162,10 @@ static void admit(struct mg_http_exchange *x, void *user) {
                   "pages of other sites may not ask: see --cors-origin");
         return;
     }
-    if (!s->keyed || mg_http_tag(x) & TAG_PUBLIC || mg_api_keys_of(&s->keys, x) >= 0) return;
+    if (!s->keyed || mg_http_tag(x) & TAG_PUBLIC || mg_api_keys_of(&s->keys, x) >= 0) {
+        if (mg_http_tag(x) & TAG_QUESTION) ask_admit(s, x);
+        return;
+    }
     mg_http_add_field(x, "WWW-Authenticate", "Bearer");
     reply_err(x, MG_ERR_ARGUMENT, "invalid_api_key",
               "this needs an API key: \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"");
@@ -222,7 +236,7 @@ static void route_ready(struct mg_http_exchange *x, void *user) {
                                                     : "ok",
                                .detail =
                                    stalled ? "the engine has not got on for two minutes" : NULL,
-                               .running = c.running,
+                               .running = c.running + c.preparing,
                                .waiting = c.waiting,
                                .queue_limit = s->o.scheduler.max_waiting};
     struct mg_buf out = {0};
@@ -312,10 +326,11 @@ static void set_gauges(struct mg_server *s) {
     struct mg_metrics *m = s->metrics;
     mg_scheduler_counts(s->scheduler, &c);
     mg_http_server_counts(s->http, &h);
-    mg_metrics_set(m, MG_M_RUNNING, (double)c.running);
-    mg_metrics_set(m, MG_M_WAITING, (double)(c.waiting + c.preparing));
-    mg_metrics_set_at(m, MG_M_SLOTS, (double)(c.slots - mg_min_size(c.slots, c.running)), 0);
-    mg_metrics_set_at(m, MG_M_SLOTS, (double)c.running, 1);
+    size_t busy = mg_min_size(c.slots, c.running + c.preparing); /* as /slots says */
+    mg_metrics_set(m, MG_M_RUNNING, (double)busy);
+    mg_metrics_set(m, MG_M_WAITING, (double)c.waiting);
+    mg_metrics_set_at(m, MG_M_SLOTS, (double)(c.slots - busy), 0);
+    mg_metrics_set_at(m, MG_M_SLOTS, (double)busy, 1);
     mg_metrics_set(m, MG_M_KV_USAGE, (double)c.kv_tokens / (double)(c.slots * s->info.context));
     const size_t held[] = {c.feature_bytes, c.prefix_bytes, c.answer_bytes},
                  most[] = {c.feature_budget, c.prefix_budget, c.answer_budget};
@@ -374,10 +389,10 @@ static void route_openapi(struct mg_http_exchange *x, void *user) {
 }
 
 static const struct mg_http_route route[] = {
-    {"POST", "/v1/chat/completions", route_chat, 0, 0},
-    {"POST", "/chat/completions", route_chat, 0, 0},
-    {"POST", "/v1/completions", route_completion, 0, 0},
-    {"POST", "/completions", route_completion, 0, 0},
+    {"POST", "/v1/chat/completions", route_chat, 0, TAG_QUESTION},
+    {"POST", "/chat/completions", route_chat, 0, TAG_QUESTION},
+    {"POST", "/v1/completions", route_completion, 0, TAG_QUESTION},
+    {"POST", "/completions", route_completion, 0, TAG_QUESTION},
     {"GET", "/v1/models", route_models, 0, 0},
     {"GET", "/models", route_models, 0, 0},
     {"GET", "/v1/models/{id}", route_model, 0, 0},
