@@ -6,6 +6,7 @@
 #include "engine/answer_cache.h"
 #include "engine/run.h"
 #include "engine/scheduler.h"
+#include "engine/shared_cache.h"
 
 #include <pthread.h>
 
@@ -34,7 +35,7 @@ struct job {
     bool keep;                /* the answer goes into the cache */
     enum mg_answer_from from;
     double distance;
-    struct mg_scheduler *scheduler;
+    struct mg_lookup lookup; /* in the shared cache */
 };
 
 struct job_list {
@@ -72,6 +73,7 @@ struct mg_scheduler {
     uint64_t changed;   /* counts what may change places in the queue */
     double job_seconds; /* running mean of a job's time from its place on; 0: none yet */
     bool stop;
+    bool news; /* the engine thread has something to look at: a reply, a job to cancel */
     struct mg_scheduler_counts counts; /* as the engine thread last noted them */
 
     /* The engine thread's. */
@@ -81,6 +83,7 @@ struct mg_scheduler {
     struct mg_feature_cache features;
     struct mg_prefix_store prefixes;
     struct mg_answer_cache answers;
+    struct mg_shared shared;       /* constant once open */
     size_t kv_budget, kv_used;     /* bytes: what open jobs may take together */
     float *logits;                 /* [max_running][n_vocab] */
     double pass_seconds, pass_end; /* of the last pass: duration, mg_clock at its end */
@@ -92,8 +95,9 @@ struct mg_scheduler {
     size_t n_in_pass;
 };
 
-/* One step for the jobs that run: a picture or a pass. */
-void mg_work(struct mg_scheduler *s);
+/* One step for the jobs that run: a picture or a pass. false: all of them wait for the shared
+ * cache, until *when at most. */
+bool mg_work(struct mg_scheduler *s, double *when);
 /* Takes over what has been prepared. */
 void mg_take_ready(struct mg_scheduler *s);
 /* Under the lock, by the engine thread. */

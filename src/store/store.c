@@ -7,19 +7,19 @@
 #include <string.h>
 #include <time.h>
 
-void mg_store_init(struct mg_store *s, const struct mg_store_ops *ops) {
+void mg_store_init(struct mg_byte_store *s, const struct mg_store_ops *ops) {
     s->ops = ops;
     s->news = NULL;
     s->user = NULL;
     pthread_mutex_init(&s->mutex, NULL);
 }
 
-void mg_store_destroy(struct mg_store *s) {
+void mg_store_destroy(struct mg_byte_store *s) {
     pthread_mutex_destroy(&s->mutex);
 }
 
 /* --- reads --- */
-struct mg_store_read *mg_store_read_begin(struct mg_store *s, const struct mg_store_key *key,
+struct mg_store_read *mg_store_read_begin(struct mg_byte_store *s, const struct mg_store_key *key,
                                           size_t max_body) {
     struct mg_store_read *r = calloc(1, sizeof *r);
     if (!r) return NULL;
@@ -67,7 +67,7 @@ static void let_go(struct mg_store_read *r) {
 
 void mg_store_read_end(struct mg_store_read *r) {
     if (!r) return;
-    struct mg_store *s = r->store;
+    struct mg_byte_store *s = r->store;
     pthread_mutex_lock(&s->mutex);
     let_go(r);
     pthread_mutex_unlock(&s->mutex);
@@ -75,7 +75,7 @@ void mg_store_read_end(struct mg_store_read *r) {
 
 void mg_store_read_done(struct mg_store_read *r, enum mg_store_state state,
                         struct mg_store_value *value) {
-    struct mg_store *s = r->store;
+    struct mg_byte_store *s = r->store;
     r->state = state;
     if (state == MG_STORE_FOUND) r->value = *value;
     let_go(r);
@@ -88,7 +88,7 @@ void mg_store_put_free(struct mg_store_put *p) {
     free(p);
 }
 
-void mg_store_put(struct mg_store *s, const struct mg_store_key *key, const void *head,
+void mg_store_put(struct mg_byte_store *s, const struct mg_store_key *key, const void *head,
                   size_t n_head, const void *body, size_t n_body, double seconds,
                   void (*release)(void *user), void *user) {
     struct mg_store_put *p = calloc(1, sizeof *p);
@@ -111,21 +111,21 @@ void mg_store_put(struct mg_store *s, const struct mg_store_key *key, const void
     if (!taken) mg_store_put_free(p);
 }
 
-void mg_store_on_news(struct mg_store *s, void (*news)(void *user), void *user) {
+void mg_store_on_news(struct mg_byte_store *s, void (*news)(void *user), void *user) {
     pthread_mutex_lock(&s->mutex);
     s->news = news;
     s->user = user;
     pthread_mutex_unlock(&s->mutex);
 }
 
-void mg_store_counts(struct mg_store *s, struct mg_store_counts *out) {
+void mg_store_counts(struct mg_byte_store *s, struct mg_store_counts *out) {
     *out = (struct mg_store_counts){0};
     pthread_mutex_lock(&s->mutex);
     s->ops->counts(s, out);
     pthread_mutex_unlock(&s->mutex);
 }
 
-void mg_store_close(struct mg_store *s) {
+void mg_store_close(struct mg_byte_store *s) {
     if (!s) return;
     s->ops->close(s);
     mg_store_destroy(s);

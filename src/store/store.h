@@ -22,7 +22,7 @@
 
 #include <pthread.h>
 
-struct mg_store;
+struct mg_byte_store;
 
 enum mg_store_state { MG_STORE_WAITING, MG_STORE_FOUND, MG_STORE_MISSING };
 
@@ -36,7 +36,7 @@ struct mg_store_value {
 
 struct mg_store_read;
 /* max_body: of a larger body nothing is read. */
-struct mg_store_read *mg_store_read_begin(struct mg_store *s, const struct mg_store_key *key,
+struct mg_store_read *mg_store_read_begin(struct mg_byte_store *s, const struct mg_store_key *key,
                                           size_t max_body);
 /* With FOUND *value is filled, once: the body is the caller's. */
 enum mg_store_state mg_store_read_take(struct mg_store_read *r, struct mg_store_value *value);
@@ -46,18 +46,18 @@ void mg_store_read_end(struct mg_store_read *r); /* NULL is fine */
 
 /* The body is borrowed until `release` is called, by any thread (perhaps at once); the rest is
  * copied. seconds: how long it is good, 0 as the store keeps things. */
-void mg_store_put(struct mg_store *s, const struct mg_store_key *key, const void *head,
+void mg_store_put(struct mg_byte_store *s, const struct mg_store_key *key, const void *head,
                   size_t n_head, const void *body, size_t n_body, double seconds,
                   void (*release)(void *user), void *user);
 
 /* Called when a read has ended; NULL: by nobody. After the return no call of an earlier one is
  * under way. */
-void mg_store_on_news(struct mg_store *s, void (*news)(void *user), void *user);
+void mg_store_on_news(struct mg_byte_store *s, void (*news)(void *user), void *user);
 
 struct mg_store_counts {
-    bool up;             /* it answers */
-    bool refuses;        /* what is put is refused (no room, no right, read-only) */
-    struct {             /* reads that have ended, by what came of them */
+    bool up;      /* it answers */
+    bool refuses; /* what is put is refused (no room, no right, read-only) */
+    struct {      /* reads that have ended, by what came of them */
         uint64_t hits, misses, damaged, failed, late, dropped;
     } read[MG_N_STORE_KIND];
     struct {
@@ -66,14 +66,14 @@ struct mg_store_counts {
     uint64_t bytes_read, bytes_written; /* of bodies */
     size_t queued_bytes;                /* of bodies that are to be put */
 };
-void mg_store_counts(struct mg_store *s, struct mg_store_counts *out);
+void mg_store_counts(struct mg_byte_store *s, struct mg_store_counts *out);
 
 /* All reads must have been ended. What is still to be put is put if that goes quickly. */
-void mg_store_close(struct mg_store *s); /* NULL is fine */
+void mg_store_close(struct mg_byte_store *s); /* NULL is fine */
 
 /* --- for those who make a store --- */
 struct mg_store_read {
-    struct mg_store *store;
+    struct mg_byte_store *store;
     struct mg_store_key key;
     size_t max_body;
     double begun; /* mg_clock */
@@ -97,20 +97,20 @@ struct mg_store_put {
 };
 struct mg_store_ops {
     /* Under the mutex. False: not now (the reader is told so). */
-    bool (*read)(struct mg_store *s, struct mg_store_read *r);
-    bool (*put)(struct mg_store *s, struct mg_store_put *p); /* false: not taken */
-    void (*counts)(struct mg_store *s, struct mg_store_counts *out);
+    bool (*read)(struct mg_byte_store *s, struct mg_store_read *r);
+    bool (*put)(struct mg_byte_store *s, struct mg_store_put *p); /* false: not taken */
+    void (*counts)(struct mg_byte_store *s, struct mg_store_counts *out);
     /* Without it. Ends the threads, frees everything but the base. */
-    void (*close)(struct mg_store *s);
+    void (*close)(struct mg_byte_store *s);
 };
-struct mg_store { /* the first field of an implementation's struct */
+struct mg_byte_store { /* the first field of an implementation's struct */
     const struct mg_store_ops *ops;
     pthread_mutex_t mutex;
     void (*news)(void *user); /* under the mutex, as user */
     void *user;
 };
-void mg_store_init(struct mg_store *s, const struct mg_store_ops *ops);
-void mg_store_destroy(struct mg_store *s);
+void mg_store_init(struct mg_byte_store *s, const struct mg_store_ops *ops);
+void mg_store_destroy(struct mg_byte_store *s);
 /* The store is done with a read; takes value->body when FOUND. Under the mutex. */
 void mg_store_read_done(struct mg_store_read *r, enum mg_store_state state,
                         struct mg_store_value *value);
