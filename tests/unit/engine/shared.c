@@ -519,6 +519,11 @@ static void test_identity(void **state) {
     mg_buf_free(&b);
     model_of(&plain, id[0]);
     assert_memory_not_equal(id[0], id[2], sizeof id[0]);
+    for (size_t i = 0; i < 8; i++) {
+        snprintf(to, sizeof to, "%s/%s", folder, file[i]);
+        remove(to);
+    }
+    assert_int_equal(remove(folder), 0);
 }
 
 int main(void) {

@@ -685,9 +685,39 @@ static void bad_urls(void **state) {
     assert_null(store);
 }
 
-int main(void) {
+/* Started with the argument `time`: what entries of the size of features cost (docs/redis.md). */
+static void note_time(void *user, bool put, double seconds) {
+    double *best = (double *)user + put;
+    if (seconds < *best) *best = seconds;
+}
+
+static int measure(void) {
+    static const size_t size[] = {1000, 5537792, 1014 * 4 * 2048 * 4};
+    struct server s = {0};
+    start(&s);
+    for (unsigned i = 0; i < 3; i++) {
+        double best[2] = {1e9, 1e9};
+        struct mg_redis_store_options o = {
+            .url = s.url, .seconds = 100, .budget = 4096 * MB, .observe = note_time, .user = best};
+        struct mg_byte_store *store;
+        if (mg_redis_store_open(&o, &store, NULL) != MG_OK) return 1;
+        for (unsigned k = 0; k < 7; k++) {
+            struct mg_store_key key = key_of(100 * i + k, 1);
+            put_and_wait(store, &key, k, size[i]);
+            look(store, &key, k, size[i]);
+        }
+        printf("%9zu bytes: read in %.2f ms, put in %.2f ms\n", size[i], best[0] * 1e3,
+               best[1] * 1e3);
+        mg_store_close(store);
+    }
+    kill_server(&s);
+    return 0;
+}
+
+int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     atexit(kill_all);
+    if (argc > 1 && strcmp(argv[1], "time") == 0) return measure();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips), cmocka_unit_test(not_believed), cmocka_unit_test(budget),
         cmocka_unit_test(away),        cmocka_unit_test(bounded),      cmocka_unit_test(rights),
