@@ -262,8 +262,8 @@ static enum mg_status put_field(struct mg_redis_link *link, const struct mg_redi
 }
 
 enum mg_status mg_redis_entry_write(struct mg_redis_link *link, const struct mg_redis_space *space,
-                                    const struct mg_store_put *put, double limit, bool *known,
-                                    struct mg_err *err) {
+                                    const struct mg_store_put *put, double limit, double end,
+                                    bool *known, struct mg_err *err) {
     struct mg_redis_names names;
     uint8_t front[MG_ENTRY_MAX];
     size_t n_front;
@@ -281,6 +281,7 @@ enum mg_status mg_redis_entry_write(struct mg_redis_link *link, const struct mg_
         return mg_fail_memory(err, "entry to keep");
     for (size_t i = 0, at = 0; at < put->n_body; i++, at += MG_REDIS_PIECE) {
         char field[24];
+        if (mg_clock() > end) return mg_fail(err, MG_ERR_LIMIT, "redis_late", "it is too slow");
         snprintf(field, sizeof field, "%zu", i);
         st = put_field(link, space, &names, put, field, put->body + at,
                        mg_min_size(MG_REDIS_PIECE, put->n_body - at), limit, err);

@@ -49,10 +49,11 @@ enum mg_status mg_redis_entry_read(struct mg_redis_link *link, const struct mg_s
                                    void (*progress)(void *user), void *user,
                                    enum mg_redis_found *found, struct mg_store_value *value,
                                    struct mg_err *err);
-/* Puts one, unless it is there (*known). Each command may take `limit` seconds. */
+/* Puts one, unless it is there (*known). Each command may take `limit` seconds, none is begun after
+ * `end` (MG_ERR_LIMIT, redis_late). */
 enum mg_status mg_redis_entry_write(struct mg_redis_link *link, const struct mg_redis_space *space,
-                                    const struct mg_store_put *put, double limit, bool *known,
-                                    struct mg_err *err);
+                                    const struct mg_store_put *put, double limit, double end,
+                                    bool *known, struct mg_err *err);
 /* It was used: it expires later. */
 enum mg_status mg_redis_entry_touch(struct mg_redis_link *link, const struct mg_redis_space *space,
                                     const struct mg_store_key *key, double limit,

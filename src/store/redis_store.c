@@ -275,7 +275,8 @@ static enum mg_status do_chore(struct redis_store *s, const struct chore *c, boo
     for (;;) {
         enum mg_status st = lane_open(s, l, MG_REDIS_LIMIT, err);
         if (st == MG_OK && c->kind == PUT)
-            st = mg_redis_entry_write(l->link, &s->space, c->put, MG_REDIS_LIMIT, known, err);
+            st = mg_redis_entry_write(l->link, &s->space, c->put, MG_REDIS_LIMIT,
+                                      mg_clock() + MG_REDIS_LONGEST_PUT, known, err);
         else if (st == MG_OK && c->kind == TOUCH)
             st = mg_redis_entry_touch(l->link, &s->space, &c->key, MG_REDIS_LIMIT, err);
         else if (st == MG_OK)
@@ -289,7 +290,8 @@ static void count_chore(struct redis_store *s, const struct chore *c, enum mg_st
                         const struct mg_err *err) {
     const struct mg_store_key *key = c->kind == PUT ? &c->put->key : &c->key;
     bool refused = st != MG_OK && is_reply(err) && strcmp(err->code, "redis_loading") != 0;
-    if (st != MG_OK && !refused && st != MG_ERR_MEMORY) note(s, false, false, err->text);
+    bool late = st != MG_OK && strcmp(err->code, "redis_late") == 0;
+    if (st != MG_OK && !refused && !late && st != MG_ERR_MEMORY) note(s, false, false, err->text);
     if (st == MG_OK && s->counts.refuses)
         mg_log(MG_LOG_WARN, "shared cache: Redis at %s takes entries again", s->shown);
     if (refused && !s->counts.refuses && strcmp(err->code, "redis_moved") != 0)

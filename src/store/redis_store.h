@@ -22,6 +22,7 @@
 
 #define MG_REDIS_LIMIT 0.2
 #define MG_REDIS_LONGEST 1.0
+#define MG_REDIS_LONGEST_PUT 3.0 /* of one entry; also how long closing may take */
 #define MG_REDIS_IDLE 2.0
 #define MG_REDIS_MAX_READS 256
 #define MG_REDIS_MAX_PUTS 1024

@@ -7,7 +7,7 @@ import pytest
 from conftest import BIN, RIGHT, ROOT, SANITIZED, picture
 from test_rows import noise
 
-sys.path.insert(0, str(ROOT / "tests" / "cli"))
+sys.path.append(str(ROOT / "tests" / "cli"))
 from redis_server import certificates, redis  # noqa: E402,F401 (a fixture)
 
 SLOWER = 5 if SANITIZED else 1
