@@ -38,7 +38,7 @@ static const char put_text[] = FORGET
     "  more = more - redis.call('HSTRLEN', entry, field)\n"
     "end\n"
     "redis.call('HSET', entry, field, bytes)\n"
-    "redis.call('PEXPIRE', entry, life)\n"
+    "redis.call('PEXPIRE', entry, field == 'h' and life or math.min(life, 60000))\n"
     "redis.call('ZADD', index, now + life, member)\n"
     "redis.call('HINCRBY', sizes, member, more)\n"
     "local sum = redis.call('HINCRBY', sizes, '', more)\n"
@@ -192,7 +192,8 @@ static enum mg_status read_body(const struct reading *g, const struct mg_entry *
         if (st && left < g->limit && strcmp(said.code, "redis_timeout") == 0)
             return mg_fail(err, MG_ERR_LIMIT, "redis_late", "it is too slow");
         if (st) return mg_fail(err, st, said.code, "%s", said.text);
-        if (*found != MG_REDIS_HIT) return MG_OK; /* dropped meanwhile */
+        if (*found == MG_REDIS_MISS) *found = MG_REDIS_PARTIAL;
+        if (*found != MG_REDIS_HIT) return MG_OK;
         size_t want = mg_entry_piece(e, i);
         bool fits = reply->len == want;
         if (fits) memcpy(body + at, reply->str, want);

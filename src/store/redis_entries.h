@@ -11,11 +11,11 @@
  * be found and deleted; HEX the SHA-256 of the whole key. "h" is written last: who finds it finds
  * all of the body, or what was dropped meanwhile, which is a miss.
  *
- * Each piece is put by a script that sets the expiry anew, counts bytes and drops the entries that
- * expire soonest until the shard is within its part of the budget: by then they are those that were
- * not used for longest. So the budget holds at every moment, and a writer that dies half way leaves
- * an entry without "h" that is counted and expires. Pieces keep Redis, which does one thing at a
- * time, from being held up: one of 512 KB costs it about 0.3 ms.
+ * Each piece is put by a script that counts its bytes and drops the entries that expire soonest
+ * until the shard is within its part of the budget: by then they are those that were not used for
+ * longest. So the budget holds at every moment. Until "h" is there an entry lives for a minute
+ * only: a writer that dies, or is refused, half way leaves nothing behind. Pieces keep Redis, which
+ * does one thing at a time, from being held up: one of 512 KB costs it about 0.3 ms.
  *
  * The calls a Redis user needs: see docs/redis.md. One thread at a time per link.
  */
@@ -40,7 +40,13 @@ struct mg_redis_space {
     size_t budget;  /* bytes, of all shards together */
 };
 
-enum mg_redis_found { MG_REDIS_HIT, MG_REDIS_MISS, MG_REDIS_DAMAGED };
+enum mg_redis_found {
+    MG_REDIS_HIT,
+    MG_REDIS_MISS,
+    MG_REDIS_PARTIAL, /* the front is there, a piece is not: dropped meanwhile, or while it was put
+                       */
+    MG_REDIS_DAMAGED
+};
 /* Reads and checks an entry. Each command may take `limit` seconds, the first only until
  * `first_end` (mg_clock), all together until `end`; `progress` is called after each. A failure is
  * that of a command; MG_ERR_LIMIT (redis_late): it got on, but not by `end`. */

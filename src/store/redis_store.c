@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REFUSAL_SECONDS 60.0
 #define FLUSH_SECONDS 1.0 /* for what is still to be put at the end */
 
 /* What the writing thread is to do. */
@@ -49,7 +50,8 @@ struct redis_store {
     double flush_end;                /* with stop */
     double last_read_at;             /* of the last command of the reading thread */
     enum { UNKNOWN, UP, DOWN } told; /* in the log */
-    bool told_moved;
+    bool told_moved, told_refusal;
+    double next_refusal; /* when it may be told again */
     struct mg_store_counts counts;
 };
 
@@ -197,6 +199,10 @@ static void count_read(struct redis_store *s, const struct mg_store_read *r, enu
         add_chore(s, TOUCH, &r->key, NULL);
         break;
     case MG_REDIS_MISS: s->counts.read[r->key.kind].misses++; break;
+    case MG_REDIS_PARTIAL: /* else it would count as known, and never be put in full */
+        s->counts.read[r->key.kind].misses++;
+        add_chore(s, DROP, &r->key, NULL);
+        break;
     case MG_REDIS_DAMAGED:
         s->counts.read[r->key.kind].damaged++;
         add_chore(s, DROP, &r->key, NULL);
@@ -285,6 +291,21 @@ static enum mg_status do_chore(struct redis_store *s, const struct chore *c, boo
     }
 }
 
+/* Puts are refused, or (why NULL) taken again. A server that is full to the brim takes one and
+ * refuses the next: it is told once a minute at most. Under the mutex. */
+static void tell_refusal(struct redis_store *s, const char *why) {
+    double now = mg_clock();
+    s->counts.refuses = why != NULL;
+    if (why && !s->told_refusal && now >= s->next_refusal) {
+        mg_log(MG_LOG_WARN, "shared cache: Redis at %s takes no entries: %s", s->shown, why);
+        s->told_refusal = true;
+        s->next_refusal = now + REFUSAL_SECONDS;
+    } else if (!why && s->told_refusal) {
+        mg_log(MG_LOG_WARN, "shared cache: Redis at %s takes entries again", s->shown);
+        s->told_refusal = false;
+    }
+}
+
 /* Under the mutex. */
 static void count_chore(struct redis_store *s, const struct chore *c, enum mg_status st, bool known,
                         const struct mg_err *err) {
@@ -292,14 +313,10 @@ static void count_chore(struct redis_store *s, const struct chore *c, enum mg_st
     bool refused = st != MG_OK && is_reply(err) && strcmp(err->code, "redis_loading") != 0;
     bool late = st != MG_OK && strcmp(err->code, "redis_late") == 0;
     if (st != MG_OK && !refused && !late && st != MG_ERR_MEMORY) note(s, false, false, err->text);
-    if (st == MG_OK && s->counts.refuses)
-        mg_log(MG_LOG_WARN, "shared cache: Redis at %s takes entries again", s->shown);
-    if (refused && !s->counts.refuses && strcmp(err->code, "redis_moved") != 0)
-        mg_log(MG_LOG_WARN, "shared cache: Redis at %s takes no entries: %s", s->shown, err->text);
-    if (st == MG_OK)
-        s->counts.refuses = false;
-    else if (refused)
-        s->counts.refuses = true;
+    if (refused && strcmp(err->code, "redis_moved") != 0)
+        tell_refusal(s, err->text);
+    else if (st == MG_OK && c->kind == PUT && !known)
+        tell_refusal(s, NULL);
     if (c->kind != PUT) return;
     if (st == MG_OK && known)
         s->counts.put[key->kind].known++;

@@ -9,8 +9,8 @@
  * and only as long as pieces come. Queues are bounded, what doesn't fit is dropped and counted.
  * After MG_BREAKER_THRESHOLD failures in a row nothing is asked or put until a probe succeeds
  * (breaker.h); all reads that wait then end at once. Each change is one line in the log, as is the
- * first put of a series that the server refuses. A server that is away at the beginning, or does
- * not let us in, is one that has not come back yet.
+ * first put of a series that the server refuses (once a minute at most). A server that is away at
+ * the beginning, or does not let us in, is one that has not come back yet.
  *
  * A server in cluster mode is used as far as its own slots go: redirections are not followed.
  */
