@@ -65,6 +65,15 @@ ROWS = [
         ("What the caches hold", "percentunit", [(f"sum by (cache) (margay_cache_bytes{{{SEL}}}) / sum by (cache) (margay_cache_limit_bytes{{{SEL}}})", "{{cache}}")]),
         ("Places", "none", [(gauge("margay_slots", "state"), "{{state}}")]),
     ]),
+    ("Shared cache in Redis", [
+        ("Redis answers", "none", [(f"margay_redis_up{{{SEL}}}", "{{instance}}")]),
+        ("Found in Redis", "percentunit", [(f"{rate('margay_shared_cache_hits_total', by='kind')} / {rate('margay_shared_cache_queries_total', by='kind')}", "{{kind}}")]),
+        ("Put into Redis", "reqps", [(rate("margay_shared_cache_stored_total", by="kind"), "{{kind}}")]),
+        ("How long reads and puts take", "s", [(f"histogram_quantile(0.99, sum by (le) (rate(margay_shared_cache_{m}_seconds_bucket{{{SEL}}}[$__rate_interval])))", f"{m}, 99 %") for m in ("read", "write")]),
+        ("Went wrong, not tried", "reqps", [(rate("margay_shared_cache_errors_total", by="reason"), "{{reason}}"),
+                                            (rate("margay_shared_cache_dropped_total", by="what"), "{{what}} not tried")]),
+        ("Bytes", "Bps", [(rate("margay_shared_cache_bytes_total", by="direction"), "{{direction}}")]),
+    ]),
     ("Machine", [
         ("Processors in use", "none", [(f"rate(process_cpu_seconds_total{{{SEL}}}[$__rate_interval])", "{{instance}}")]),
         ("Resident memory", "bytes", [(f"process_resident_memory_bytes{{{SEL}}}", "{{instance}}")]),

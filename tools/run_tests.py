@@ -3,7 +3,7 @@
 
     gcc     release build, warnings are errors: all tests, those of the web page too, and the lints
     san     ASan + UBSan with leak detection (gcc's warnings there are mostly false, so no errors): C tests, replay of the fuzz corpora, a part of the pytest tests
-    tsan    ThreadSanitizer: the thread pool, conversations on it, the scheduler and its caches, the HTTP server, metrics, margay serve
+    tsan    ThreadSanitizer: the thread pool, conversations on it, the scheduler, its caches and the shared one, the HTTP server, metrics, margay serve
     clang   where it is installed: warnings are errors, C tests
 
 A C test program is counted by its closing line "N passed, N failed[, N skipped]" if it prints one, else by its TAP
@@ -235,11 +235,12 @@ def main():
         if tsan.build("tests/unit/cpu/test_cpu_pool", "tests/unit/engine/test_engine_conversation",
                       "tests/unit/net/test_net_http_server", "tests/unit/net/test_net_remote",
                       "tests/net/http_test_server", "tests/unit/api/test_api_metrics", "src/cli/margay",
-                      "tests/unit/engine/test_engine_scheduler", "tests/unit/engine/test_engine_caches"):
-            tsan.c_tests({"cpu.pool", "engine.conversation", "engine.scheduler", "engine.caches", "net.http_server", "net.remote",
-                          "api.metrics"})
+                      "tests/unit/engine/test_engine_scheduler", "tests/unit/engine/test_engine_caches",
+                      "tests/unit/engine/test_engine_shared", "tests/unit/store/test_store_redis_store"):
+            tsan.c_tests({"cpu.pool", "engine.conversation", "engine.scheduler", "engine.caches", "engine.shared", "net.http_server",
+                          "net.remote", "api.metrics", "store.redis_store"})
             tsan.pytest("HTTP server", "tests/net")
-            tsan.pytest("margay serve", "tests/serve", "-k", "several or socket or leaving or crowd or stop")
+            tsan.pytest("margay serve", "tests/serve", "-k", "several or socket or leaving or crowd or stop or shared")
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})
             if clang.build():

@@ -51,6 +51,7 @@ struct metric {
 #define OUTCOMES VALUES("ok", "damaged", "truncated", "unsupported", "too_large", "other")
 #define PHASES VALUES("queue", "fetch", "image", "vision", "prefill", "decode", "other")
 #define CACHES VALUES("image", "prompt", "answer")
+#define KINDS VALUES("image", "answer")
 #define TYPES                                                                                      \
     VALUES("invalid_request_error", "exceed_context_size_error", "authentication_error",           \
            "permission_error", "not_found_error", "rate_limit_error", "unavailable_error",         \
@@ -62,6 +63,8 @@ struct metric {
            600)
 #define SHORT_SECONDS                                                                              \
     BOUNDS(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+#define NETWORK_SECONDS                                                                            \
+    BOUNDS(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5)
 #define TOKEN_SECONDS                                                                              \
     BOUNDS(0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3,     \
            0.5, 1, 2.5)
@@ -112,6 +115,32 @@ static const struct metric table[MG_N_METRIC] = {
                      "Requests that ended with an error.",
                      COUNTER,
                      {{"type", TYPES}}},
+    [MG_M_SHARED_QUERIES] = {"shared_cache_queries_total",
+                             "Pictures and answers looked for in the shared cache.",
+                             COUNTER,
+                             {{"kind", KINDS}}},
+    [MG_M_SHARED_HITS] = {"shared_cache_hits_total",
+                          "Pictures and answers found in the shared cache.",
+                          COUNTER,
+                          {{"kind", KINDS}}},
+    [MG_M_SHARED_STORED] = {"shared_cache_stored_total",
+                            "Pictures and answers put into the shared cache.",
+                            COUNTER,
+                            {{"kind", KINDS}}},
+    [MG_M_SHARED_DROPPED] = {"shared_cache_dropped_total",
+                             "Reads and writes of the shared cache that were not tried: Redis "
+                             "away, queue full, too large.",
+                             COUNTER,
+                             {{"what", VALUES("read", "write")}}},
+    [MG_M_SHARED_ERRORS] = {"shared_cache_errors_total",
+                            "What went wrong with the shared cache: no answer, too late, an entry "
+                            "that is damaged or foreign, a write refused.",
+                            COUNTER,
+                            {{"reason", VALUES("failed", "late", "damaged", "refused")}}},
+    [MG_M_SHARED_BYTES] = {"shared_cache_bytes_total",
+                           "Bytes of entries taken from and put into the shared cache.",
+                           COUNTER,
+                           {{"direction", VALUES("read", "written")}}},
     [MG_M_RUNNING] = {"requests_running", "Requests being computed.", GAUGE},
     [MG_M_WAITING] = {"requests_waiting", "Requests in the queue.", GAUGE},
     [MG_M_SLOTS] = {"slots", "Slots by what they do.", GAUGE, {{"state", VALUES("idle", "busy")}}},
@@ -147,6 +176,12 @@ static const struct metric table[MG_N_METRIC] = {
                                     .bucket = TOKENS},
     [MG_M_IMAGE_TOKENS_SIZE] = {"request_image_tokens", "Image tokens of a request.", HISTOGRAM,
                                 .bucket = TOKENS},
+    [MG_M_SHARED_READ_SECONDS] = {"shared_cache_read_seconds",
+                                  "Asking the shared cache for an entry.", HISTOGRAM,
+                                  .bucket = NETWORK_SECONDS},
+    [MG_M_SHARED_WRITE_SECONDS] = {"shared_cache_write_seconds",
+                                   "Putting an entry into the shared cache.", HISTOGRAM,
+                                   .bucket = NETWORK_SECONDS},
 };
 
 struct mg_metrics {

@@ -37,6 +37,12 @@ enum mg_metric {
     MG_M_ANSWER_CACHE_HITS, /* kind */
     MG_M_CANCELLED,         /* phase */
     MG_M_ERRORS,            /* type */
+    MG_M_SHARED_QUERIES,    /* kind */
+    MG_M_SHARED_HITS,       /* kind */
+    MG_M_SHARED_STORED,     /* kind */
+    MG_M_SHARED_DROPPED,    /* what */
+    MG_M_SHARED_ERRORS,     /* reason */
+    MG_M_SHARED_BYTES,      /* direction */
     /* Gauges. */
     MG_M_RUNNING,
     MG_M_WAITING,
@@ -59,6 +65,8 @@ enum mg_metric {
     MG_M_PROMPT_TOKENS_SIZE,
     MG_M_GENERATED_TOKENS_SIZE,
     MG_M_IMAGE_TOKENS_SIZE,
+    MG_M_SHARED_READ_SECONDS,
+    MG_M_SHARED_WRITE_SECONDS,
     MG_N_METRIC
 };
 

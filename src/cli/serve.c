@@ -7,6 +7,7 @@
 
 #include "net/listen.h"
 #include "server/server.h"
+#include "store/redis_url.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -89,6 +90,12 @@ static enum mg_status check(const struct mg_options *o, struct mg_err *err) {
         return mg_fail(err, MG_ERR_ARGUMENT, "usage", "--api-prefix begins with /");
     if (mg_opt_flag(o, MG_OPT_SIMILAR_CACHE, false) && mg_opt_int(o, MG_OPT_ANSWER_CACHE, 0) == 0)
         return mg_fail(err, MG_ERR_ARGUMENT, "usage", "--similar-cache needs --answer-cache MB");
+    const char *redis = mg_opt_text(o, MG_OPT_REDIS, NULL);
+    struct mg_redis_url url;
+    if (redis && mg_redis_url_parse(redis, &url, err) != MG_OK) { /* before the model is opened */
+        snprintf(err->code, sizeof err->code, "usage");
+        return MG_ERR_ARGUMENT;
+    }
     return MG_OK;
 }
 
@@ -136,6 +143,13 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
     s.scheduler.answer_seconds = mg_opt_float(o, MG_OPT_ANSWER_CACHE_TIME, 0);
     s.scheduler.similar = mg_opt_flag(o, MG_OPT_SIMILAR_CACHE, false);
     s.scheduler.warm_up = mg_opt_flag(o, MG_OPT_WARMUP, true);
+    s.scheduler.redis = (struct mg_shared_options){
+        .url = mg_opt_text(o, MG_OPT_REDIS, NULL),
+        .ca_file = mg_opt_text(o, MG_OPT_REDIS_CA, NULL),
+        .cert_file = mg_opt_text(o, MG_OPT_REDIS_CERT, NULL),
+        .key_file = mg_opt_text(o, MG_OPT_REDIS_KEY, NULL),
+        .seconds = (double)mg_opt_int(o, MG_OPT_REDIS_TTL, 604800),
+        .budget = (size_t)mg_opt_int(o, MG_OPT_REDIS_BUDGET, 4096) << 20};
     answer_defaults(o, e, &s.answer);
     return s;
 }

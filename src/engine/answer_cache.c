@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMAT = 1 }; /* of the key */
+enum { FORMAT = 2 }; /* of the key */
 
 static void unlink_entry(struct mg_answer_cache *c, struct mg_cached_answer *a) {
     *(a->newer ? &a->newer->older : &c->newest) = a->older;
@@ -86,7 +86,8 @@ static void add_model(struct mg_sha256 *h, const mg_engine *e) {
     const struct mg_model *m = e->model;
     add_size(h, FORMAT);
     add_text(h, mg_version());
-    add_text(h, m->packed ? m->manifest.source_id : "");
+    /* what the files hold, not when they were written: the same on every machine */
+    add_text(h, m->packed ? m->manifest.small_sha256 : "");
     add_text(h, m->packed ? m->manifest.matrices_sha256 : "");
     add_size(h, m->n_parameter);
     add_size(h, mg_weights_bytes(m->weights));

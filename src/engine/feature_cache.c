@@ -17,13 +17,23 @@ static void link_newest(struct mg_feature_cache *c, struct mg_feature *f) {
     c->newest = f;
 }
 
+bool mg_feature_has(const struct mg_feature_cache *c, const uint8_t *key) {
+    const struct mg_feature *f = c->newest;
+    while (f && memcmp(f->key, key, sizeof f->key) != 0) f = f->older;
+    return f != NULL;
+}
+
+void mg_feature_hold(struct mg_feature *f) {
+    atomic_fetch_add(&f->refs, 1);
+}
+
 struct mg_feature *mg_feature_find(struct mg_feature_cache *c, const uint8_t *key) {
     c->queries++;
     for (struct mg_feature *f = c->newest; f; f = f->older)
         if (memcmp(f->key, key, sizeof f->key) == 0) {
             unlink_entry(c, f);
             link_newest(c, f);
-            f->refs++;
+            mg_feature_hold(f);
             c->hits++;
             return f;
         }
@@ -36,7 +46,7 @@ void mg_feature_skipped(struct mg_feature_cache *c) {
 }
 
 void mg_feature_release(struct mg_feature *f) {
-    if (!f || --f->refs) return;
+    if (!f || atomic_fetch_sub(&f->refs, 1) != 1) return;
     mg_picture_free(&f->picture);
     free(f);
 }
@@ -59,10 +69,10 @@ struct mg_feature *mg_feature_put_take(struct mg_feature_cache *c, const uint8_t
     f->picture = *picture;
     *picture = (struct mg_picture){0};
     f->bytes = f->picture.n_map * f->picture.n_token * f->picture.width * sizeof(float);
-    f->refs = 1;
+    atomic_init(&f->refs, 1);
     if (!c || f->bytes > c->budget) return f;
     mg_feature_cache_shrink(c, c->budget - f->bytes);
-    f->refs++;
+    mg_feature_hold(f);
     link_newest(c, f);
     c->bytes += f->bytes;
     c->n++;

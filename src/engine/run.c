@@ -49,10 +49,14 @@ static size_t most_drafts(const struct mg_run *r) {
     return r->o->draft ? mg_min_size((size_t)r->o->draft, most) : mg_min_size(8, most);
 }
 
-/* Picture i has no features yet, and some of its tokens are still to be read. */
-static bool needs_look(const struct mg_run *r, size_t i) {
+bool mg_run_needs_look(const struct mg_run *r, size_t i) {
     const struct chat_image *image = &r->chat->image[i];
     return !image->picture.row && r->layout.prompt.image_at[i] + image->n_token > r->read;
+}
+
+void mg_run_count_pictures(struct mg_run *r) {
+    r->n_picture = 0;
+    for (size_t i = 0; i < r->chat->n_image; i++) r->n_picture += mg_run_needs_look(r, i);
 }
 
 enum mg_status mg_run_open(struct mg_run *r, struct mg_err *err) {
@@ -82,7 +86,7 @@ enum mg_status mg_run_open(struct mg_run *r, struct mg_err *err) {
     r->answer.image_tokens = r->layout.n_image_token;
     r->answer.cached_tokens = r->read;
     r->stage = MG_STAGE_VISION;
-    for (size_t i = 0; i < chat->n_image; i++) r->n_picture += needs_look(r, i);
+    mg_run_count_pictures(r);
     return MG_OK;
 }
 
@@ -99,7 +103,7 @@ enum mg_status mg_run_look(struct mg_run *r, struct mg_err *err) {
     enum mg_status status = MG_OK;
     for (size_t i = 0; i < chat->n_image && status == MG_OK; i++) {
         struct chat_image *image = &chat->image[i];
-        bool is_new = needs_look(r, i), counted = image->counted;
+        bool is_new = mg_run_needs_look(r, i), counted = image->counted;
         if (!counted) r->answer.image_ms += image->report.decode_ms;
         image->counted = true;
         if (is_new)

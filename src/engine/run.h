@@ -58,6 +58,10 @@ struct mg_run {
 /* Lays the prompt out and finds what of it is there: answer.prompt_tokens, image_tokens,
  * cached_tokens. MG_ERR_CONTEXT is found here. */
 enum mg_status mg_run_open(struct mg_run *r, struct mg_err *err);
+/* Picture i has no features yet, and some of its tokens are still to be read. */
+bool mg_run_needs_look(const struct mg_run *r, size_t i);
+/* Counts those anew, after some got features from elsewhere. */
+void mg_run_count_pictures(struct mg_run *r);
 /* Encodes the pictures that have no features yet. */
 enum mg_status mg_run_look(struct mg_run *r, struct mg_err *err);
 /* For the engine's tick while this run alone computes: reports the vision tower's progress; false

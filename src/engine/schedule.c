@@ -83,11 +83,14 @@ static void remove_run(struct mg_scheduler *s, struct job *j) {
 
 static void end(struct mg_scheduler *s, struct job *j, enum mg_status status) {
     remove_run(s, j);
+    mg_lookup_end(j);
     if (j->open) {
         status = mg_run_finish(&j->run, status, false, &j->err);
-        if (status == MG_OK && j->keep)
+        if (status == MG_OK && j->keep) {
             mg_answer_put(&s->answers, &j->key, j->chat, &j->run.answer, j->logprob, j->n_logprob,
                           mg_clock());
+            mg_shared_put_answer(&s->shared, j, s->options.answer_seconds);
+        }
         /* what was read before somebody lost patience is right all the same */
         bool sound = status == MG_OK || status == MG_ERR_CANCELLED;
         if (sound && !j->o.no_prefix) mg_prefix_keep(&s->prefixes, j->chat);
@@ -150,7 +153,7 @@ bool mg_job_wants_similar(const struct mg_scheduler *s, const struct job *j) {
            !j->o.no_answer_cache && mg_answer_is_decided(&j->o);
 }
 
-/* Looks for the answer of a job that was just opened. NULL: it has to be made. */
+/* Looks for the answer of a job that was just opened. NULL: it is not here. */
 static const struct mg_cached_answer *find_answer(struct mg_scheduler *s, struct job *j) {
     double now = mg_clock();
     if (!s->answers.budget || j->o.no_answer_cache || !mg_answer_is_decided(&j->o)) return NULL;
@@ -158,11 +161,23 @@ static const struct mg_cached_answer *find_answer(struct mg_scheduler *s, struct
     if (mg_answer_key_make(&j->run, &j->o, &j->key, &none) != MG_OK) return NULL;
     const struct mg_cached_answer *a = mg_answer_find(&s->answers, &j->key, now);
     j->from = a ? MG_FROM_CACHE : MG_FROM_MODEL_ASKED;
-    if (!a && mg_job_wants_similar(s, j)) {
-        a = mg_answer_find_near(&s->answers, &j->key, j->chat, j->o.similar, now, &j->distance);
+    j->keep = !a;
+    return a;
+}
+
+/* The answer of a job that has waited for the shared cache. NULL: it has to be made. */
+static const struct mg_cached_answer *find_late(struct mg_scheduler *s, struct job *j) {
+    const struct mg_cached_answer *a = NULL;
+    if (j->lookup.found) {
+        a = &j->lookup.known;
+        j->from = MG_FROM_CACHE;
+        s->answers.hits++;
+    } else if (j->keep && mg_job_wants_similar(s, j)) {
+        a = mg_answer_find_near(&s->answers, &j->key, j->chat, j->o.similar, mg_clock(),
+                                &j->distance);
         if (a) j->from = MG_FROM_CACHE_NEAR;
     }
-    j->keep = !a;
+    if (a) j->keep = false;
     return a;
 }
 
@@ -228,10 +243,29 @@ static void open_prepared(struct mg_scheduler *s) {
         j->open = true;
         for (size_t k = 0; k < i && n_waiting; k++) s->run[k]->n_passed += !s->run[k]->open;
         const struct mg_cached_answer *known = find_answer(s, j);
+        if (!known) {
+            mg_lookup_begin(s, j);
+            continue;
+        }
+        end(s, j, repeat(j, known));
+        i--;
+    }
+}
+
+/* Gets on with those that wait for the shared cache. */
+static void poll_lookups(struct mg_scheduler *s) {
+    for (size_t i = 0; i < s->n_run; i++) {
+        struct job *j = s->run[i];
+        if (!j->lookup.waits || !mg_lookup_poll(s, j)) continue;
+        const struct mg_cached_answer *known = find_late(s, j);
         if (!known) continue;
         end(s, j, repeat(j, known));
         i--;
     }
+}
+
+static bool can_look(const struct job *j) {
+    return j->open && !j->looked && !j->lookup.waits;
 }
 
 /* --- a pass --- */
@@ -450,8 +484,9 @@ static bool look_tick(void *user, size_t done, size_t total) {
     mg_take_ready(s);
     open_prepared(s);
     end_cancelled(s);
+    poll_lookups(s);
     for (size_t i = 0; i < s->n_run; i++) /* those without pictures can go on */
-        if (s->run[i]->open && !s->run[i]->looked && !s->run[i]->run.n_picture)
+        if (can_look(s->run[i]) && !s->run[i]->run.n_picture && s->run[i] != j)
             s->run[i]->looked = mg_run_look(&s->run[i]->run, &s->run[i]->err) == MG_OK;
     if (mg_clock() - s->pass_end < s->pass_seconds) return true;
     pass(s);
@@ -470,16 +505,25 @@ static void look(struct mg_scheduler *s, struct job *j) {
     e->compute.tick = NULL;
     s->looking = NULL;
     j->looked = true;
+    mg_shared_put_pictures(&s->shared, j->chat);
     if (status != MG_OK) end(s, j, status);
 }
 
-void mg_work(struct mg_scheduler *s) {
+bool mg_work(struct mg_scheduler *s, double *when) {
     open_prepared(s);
     end_cancelled(s);
+    poll_lookups(s);
     for (size_t i = 0; i < s->n_run; i++)
-        if (s->run[i]->open && !s->run[i]->looked) {
+        if (can_look(s->run[i])) {
             look(s, s->run[i]);
-            return;
+            return true;
         }
-    pass(s);
+    if (pass(s)) return true;
+    *when = 0;
+    for (size_t i = 0; i < s->n_run; i++) {
+        if (!s->run[i]->lookup.waits) continue;
+        double at = mg_lookup_deadline(s->run[i]);
+        if (!*when || at < *when) *when = at;
+    }
+    return !*when;
 }

@@ -6,6 +6,7 @@
 #include "engine/answer_cache.h"
 #include "engine/run.h"
 #include "engine/scheduler.h"
+#include "engine/shared_cache.h"
 
 #include <pthread.h>
 
@@ -38,7 +39,7 @@ struct job {
     bool keep;                /* the answer goes into the cache */
     enum mg_answer_from from;
     double distance;
-    struct mg_scheduler *scheduler;
+    struct mg_lookup lookup; /* in the shared cache */
 };
 
 struct job_list {
@@ -77,6 +78,7 @@ struct mg_scheduler {
     double job_seconds; /* running mean of a job's time from its place on; 0: none yet */
     bool short_of_memory, gave_way; /* the preparing thread asks the caches; the engine's answer */
     bool stop;
+    bool news; /* the engine thread has something to look at: a reply, a job to cancel */
     struct mg_scheduler_counts counts; /* as the engine thread last noted them */
 
     /* The engine thread's. */
@@ -86,6 +88,7 @@ struct mg_scheduler {
     struct mg_feature_cache features;
     struct mg_prefix_store prefixes;
     struct mg_answer_cache answers;
+    struct mg_shared shared;       /* constant once open */
     size_t kv_budget, kv_used;     /* bytes: what open jobs may take together */
     float *logits;                 /* [max_running][n_vocab] */
     double pass_seconds, pass_end; /* of the last pass: duration, mg_clock at its end */
@@ -102,8 +105,9 @@ uint64_t mg_last_turn(const struct mg_scheduler *s, const uint8_t *tenant);
 /* Sets each waiting job's place in the order in which they will be taken, should those that have
  * places end in the order in which they got them. Under the lock. (places.c) */
 void mg_find_places(struct mg_scheduler *s);
-/* One step for the jobs that run: a picture or a pass. */
-void mg_work(struct mg_scheduler *s);
+/* One step for the jobs that run: a picture or a pass. false: all of them wait for the shared
+ * cache, until *when at most. */
+bool mg_work(struct mg_scheduler *s, double *when);
 /* Takes over what has been prepared. */
 void mg_take_ready(struct mg_scheduler *s);
 /* Under the lock, by the engine thread. */

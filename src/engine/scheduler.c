@@ -387,6 +387,7 @@ void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id) {
         atomic_store(&j->cancelled, true);
         if (j->chat) mg_chat_cancel(j->chat);
         s->changed++;
+        s->news = true;
         pthread_cond_signal(&s->to_prepare);
         pthread_cond_signal(&s->to_engine);
     }
@@ -394,8 +395,11 @@ void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id) {
 }
 
 void mg_scheduler_counts(struct mg_scheduler *s, struct mg_scheduler_counts *out) {
+    struct mg_shared_counts shared; /* before the lock: its threads take ours inside of theirs */
+    mg_shared_counts(&s->shared, &shared);
     lock(s);
     *out = s->counts;
+    out->shared = shared;
     out->waiting = s->waiting.n;
     out->waiting_bytes = s->waiting_bytes;
     out->preparing = s->n_taken - mg_min_size(s->n_taken, out->running);
@@ -430,6 +434,23 @@ void mg_tell_counts(struct mg_scheduler *s) {
     unlock(s);
 }
 
+/* The shared cache has something; called by its threads. */
+static void on_news(void *user) {
+    struct mg_scheduler *s = user;
+    lock(s);
+    s->news = true;
+    pthread_cond_signal(&s->to_engine);
+    unlock(s);
+}
+
+/* Until there is something to look at, or `when`. */
+static void wait_for_news(struct mg_scheduler *s, double when) {
+    lock(s);
+    if (!s->news && !s->ready.n && !s->stop && !s->short_of_memory)
+        wait_until(s, &s->to_engine, when);
+    unlock(s);
+}
+
 static void *engine_main(void *arg) {
     struct mg_scheduler *s = arg;
     struct mg_err err = {0};
@@ -451,9 +472,11 @@ static void *engine_main(void *arg) {
             if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, t.tv_sec++;
             pthread_cond_timedwait(&s->to_engine, &s->mutex, &t);
         }
+        s->news = false;
         unlock(s);
+        double when;
         if (over) return NULL;
-        if (s->n_run) mg_work(s);
+        if (s->n_run && !mg_work(s, &when)) wait_for_news(s, when);
     }
 }
 
@@ -533,6 +556,7 @@ enum mg_status mg_scheduler_open(mg_engine *engine, const struct mg_scheduler_op
     pthread_cond_init(&s->to_engine, &clock);
     pthread_cond_init(&s->to_go_on, &clock);
     pthread_condattr_destroy(&clock);
+    if (status == MG_OK) status = mg_shared_open(&s->shared, engine, &s->options, on_news, s, err);
     if (status == MG_OK && pthread_create(&s->engine_thread, NULL, engine_main, s))
         status = mg_fail(err, MG_ERR_MEMORY, "thread", "the engine's thread can't be started");
     s->n_thread = status == MG_OK;
@@ -565,6 +589,7 @@ void mg_scheduler_close(struct mg_scheduler *s) {
     pthread_cond_broadcast(&s->to_engine);
     unlock(s);
     if (s->n_thread) pthread_join(s->engine_thread, NULL);
+    mg_shared_close(&s->shared); /* what it still sends is let go of */
     s->engine->feature_cache = NULL;
     mg_feature_cache_shrink(&s->features, 0);
     mg_prefix_store_shrink(&s->prefixes, 0);

@@ -25,9 +25,22 @@
 #include "margay/margay.h"
 
 struct mg_scheduler;
+struct mg_byte_store; /* store/store.h */
 
 #define MG_MAX_RUNNING 16
 #define MG_SIMILAR_LEAST 0.9 /* the least likeness that a job may ask for */
+
+/* A Redis server that keeps features and answers for several processes; all borrowed until
+ * mg_scheduler_open returns. */
+struct mg_shared_options {
+    const char *url; /* NULL: none */
+    const char *ca_file, *cert_file, *key_file;
+    double seconds; /* how long an entry is kept after its last use */
+    size_t budget;  /* bytes in the server, of all processes together */
+    /* Seconds that a read or a put took; called by other threads. May be NULL. */
+    void (*observe)(void *user, bool put, double seconds);
+    void *user;
+};
 
 struct mg_scheduler_options {
     size_t max_running;       /* answers at once, 1 .. MG_MAX_RUNNING; 0: 8 */
@@ -40,7 +53,9 @@ struct mg_scheduler_options {
     double answer_seconds;    /* how long one is good; 0: for ever */
     bool similar;             /* also for nearly the same pictures, when a job asks for it */
     bool warm_up;             /* before the first job */
-};                            /* the first two budgets 0: from the memory that is left */
+    struct mg_shared_options redis;
+    struct mg_byte_store *store; /* instead of Redis; borrowed until closed. NULL: none */
+};                               /* the first two budgets 0: from the memory that is left */
 
 /* The log-probability of a token and of the likeliest at its place. */
 struct mg_token_logprob {
@@ -129,6 +144,15 @@ enum mg_status mg_scheduler_would_take(struct mg_scheduler *s, const uint8_t *te
 /* The job ends soon, within a layer's time. An id that is gone is fine. */
 void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id);
 
+/* Of the shared cache; pairs are of pictures and of answers. */
+struct mg_shared_counts {
+    bool on, up, refuses; /* there is one, it answers, it takes no more entries */
+    uint64_t queries[2], hits[2], stored[2];
+    uint64_t damaged, failed, late, refused;
+    uint64_t dropped[2]; /* reads and puts that were not even tried */
+    uint64_t bytes_read, bytes_written;
+};
+
 struct mg_scheduler_counts {
     size_t waiting, waiting_bytes;
     size_t preparing, running, slots; /* the first two together have places, of so many */
@@ -142,6 +166,7 @@ struct mg_scheduler_counts {
     double last_progress; /* mg_clock when a job last got its place, or the engine got on */
     bool busy;            /* there is something to get on with */
     bool ready;           /* warm-up is over */
+    struct mg_shared_counts shared;
 };
 void mg_scheduler_counts(struct mg_scheduler *s, struct mg_scheduler_counts *out);
 

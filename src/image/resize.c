@@ -49,6 +49,7 @@ static void axis_free(struct axis *a) {
     free(a->first);
     free(a->count);
     free(a->weight);
+    *a = (struct axis){0}; /* whoever made it frees it once more */
 }
 
 /* Weights of place i in double into w[taps]; the greatest is returned. */

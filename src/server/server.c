@@ -229,13 +229,15 @@ static void route_ready(struct mg_http_exchange *x, void *user) {
     mg_scheduler_counts(s->scheduler, &c);
     bool draining = mg_http_server_is_stopping(s->http);
     bool stalled = is_stalled(&c);
+    bool alone = c.ready && c.shared.on && !c.shared.up; /* which answers, if slower */
     struct mg_ready_reply r = {.ready = c.ready && !draining && !stalled,
-                               .status = draining   ? "draining"
-                                         : !c.ready ? "loading"
-                                         : stalled  ? "degraded"
-                                                    : "ok",
-                               .detail =
-                                   stalled ? "the engine has not got on for two minutes" : NULL,
+                               .status = draining           ? "draining"
+                                         : !c.ready         ? "loading"
+                                         : stalled || alone ? "degraded"
+                                                            : "ok",
+                               .detail = stalled ? "the engine has not got on for two minutes"
+                                         : alone ? "Redis does not answer: local caches only"
+                                                 : NULL,
                                .running = c.running + c.preparing,
                                .waiting = c.waiting,
                                .queue_limit = s->o.scheduler.max_waiting};
@@ -320,6 +322,25 @@ static double count_open_files(void) {
     return n;
 }
 
+/* Counted elsewhere; this thread alone adds here. */
+static void set_total(struct mg_metrics *m, enum mg_metric id, unsigned label, uint64_t now) {
+    uint64_t told = (uint64_t)mg_metrics_value(m, id, label, 0, 0);
+    if (now > told) mg_metrics_add_at(m, id, now - told, label, 0, 0);
+}
+
+static void set_shared(struct mg_metrics *m, const struct mg_shared_counts *c) {
+    mg_metrics_set(m, MG_M_REDIS_UP, c->up);
+    for (unsigned i = 0; i < 2; i++) {
+        set_total(m, MG_M_SHARED_QUERIES, i, c->queries[i]);
+        set_total(m, MG_M_SHARED_HITS, i, c->hits[i]);
+        set_total(m, MG_M_SHARED_STORED, i, c->stored[i]);
+        set_total(m, MG_M_SHARED_DROPPED, i, c->dropped[i]);
+        set_total(m, MG_M_SHARED_BYTES, i, i ? c->bytes_written : c->bytes_read);
+    }
+    const uint64_t error[] = {c->failed, c->late, c->damaged, c->refused};
+    for (unsigned i = 0; i < 4; i++) set_total(m, MG_M_SHARED_ERRORS, i, error[i]);
+}
+
 static void set_gauges(struct mg_server *s) {
     struct mg_scheduler_counts c;
     struct mg_http_counts h;
@@ -346,11 +367,9 @@ static void set_gauges(struct mg_server *s) {
                                            MG_M_ANSWER_CACHE_HITS};
     const uint64_t now[] = {c.feature_queries, c.feature_hits, c.prefix_queries,  c.prefix_hits,
                             c.answer_queries,  c.answer_hits,  c.answer_near_hits};
-    for (size_t i = 0; i < 7; i++) { /* counted elsewhere; this thread alone adds here */
-        unsigned kind = i == 6;      /* of an answer's hit: exact, near */
-        uint64_t told = (uint64_t)mg_metrics_value(m, total[i], kind, 0, 0);
-        if (now[i] > told) mg_metrics_add_at(m, total[i], now[i] - told, kind, 0, 0);
-    }
+    for (size_t i = 0; i < 7; i++) /* the last is an answer's hit of another kind: near */
+        set_total(m, total[i], i == 6, now[i]);
+    set_shared(m, &c.shared);
 }
 
 static void route_metrics(struct mg_http_exchange *x, void *user) {
@@ -479,6 +498,12 @@ static double on_tick(void *user) {
     return mg_manager_tick(s->o.manager, &state, mg_clock());
 }
 
+static void on_shared(void *user, bool put, double seconds) {
+    struct mg_server *s = user;
+    mg_metrics_observe(s->metrics, put ? MG_M_SHARED_WRITE_SECONDS : MG_M_SHARED_READ_SECONDS,
+                       seconds);
+}
+
 /* --- opening --- */
 static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
     struct mg_http_route *list = mg_alloc(N_ROUTE + PAGE_ROUTES, sizeof *list);
@@ -556,6 +581,8 @@ enum mg_status mg_server_open(mg_engine *engine, const struct mg_server_options 
     DEFAULT(s->o.alias, "margay");
     DEFAULT(s->o.scheduler.max_waiting, 256);
     if (!(s->o.ping_seconds > 0)) s->o.ping_seconds = 10;
+    s->o.scheduler.redis.observe = on_shared;
+    s->o.scheduler.redis.user = s;
     s->engine = engine;
     s->media_fd = -1;
     s->log.fd = -1;

@@ -289,7 +289,8 @@ static enum mg_status error_reply(const char *text, struct mg_err *err) {
                  {"NOPERM", "redis_auth"},         {"ERR invalid password", "redis_auth"},
                  {"ERR AUTH", "redis_auth"},       {"ERR Client sent AUTH", "redis_auth"},
                  {"LOADING", "redis_loading"},     {"MASTERDOWN", "redis_loading"},
-                 {"CLUSTERDOWN", "redis_loading"}, {"BUSY", "redis_loading"}};
+                 {"CLUSTERDOWN", "redis_loading"}, {"BUSY", "redis_loading"},
+                 {"MOVED", "redis_moved"},         {"ASK ", "redis_moved"}};
     const char *code = "redis_error";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (!strncmp(text, known[i].word, strlen(known[i].word))) code = known[i].code;

@@ -19,7 +19,8 @@
  *
  * Codes: redis_host (name unknown), redis_refused, redis_timeout, redis_closed, redis_tls,
  * redis_auth (NOAUTH, WRONGPASS, NOPERM), redis_loading (LOADING, MASTERDOWN, CLUSTERDOWN),
- * redis_error (other error replies), redis_reply (bytes that are no reply, or too many).
+ * redis_moved (MOVED, ASK: another node of a cluster has the key), redis_error (other
+ * error replies), redis_reply (bytes that are no reply, or too many).
  */
 #ifndef MG_STORE_REDIS_LINK_H
 #define MG_STORE_REDIS_LINK_H

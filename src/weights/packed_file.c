@@ -51,6 +51,7 @@ static enum mg_status check_regions(const struct mg_weights *w, const struct mg_
     if (!mg_sha256(rest.data, (size_t)small, digest)) return mg_fail_memory(err, "digest");
     mg_hex(digest, sizeof digest, found);
     if (strcmp(want, found) != 0) return damaged(err, "the digest of its small tensors differs");
+    memcpy(out->small_sha256, want, sizeof out->small_sha256);
     struct mg_slice head = mg_weights_before(w, t);
     if (!copy_digest(root, "head_sha256", want)) return damaged(err, "margay.json lacks a digest");
     if (!mg_sha256(head.data, head.n, digest)) return mg_fail_memory(err, "digest");

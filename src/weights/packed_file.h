@@ -16,6 +16,7 @@ struct mg_manifest {
     enum mg_file_weights weights;
     char source_id[65];       /* mg_source_id of the folder that it was made from */
     char matrices_sha256[65]; /* hexadecimal, lower case */
+    char small_sha256[65];    /* of all that is neither matrix nor header nor this manifest */
     size_t matrices_bytes;    /* to the end of the file */
     const uint8_t *matrices;  /* view, as long as the weights are open */
 };

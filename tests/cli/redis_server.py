@@ -16,14 +16,14 @@ def free_port():
 
 
 class RedisServer:
-    """Running when made; `stop`, `pause`, `resume`. `tls`: the folder of `certificates`."""
+    """Running when made; `stop`, `pause`, `resume`. `tls`: the folder of `certificates`; `port`: one it had before."""
 
-    def __init__(self, folder, *args, tls=None):
+    def __init__(self, folder, *args, tls=None, port=None):
         program = shutil.which("redis-server")
         assert program, "redis-server is missing: tools/install.sh test installs it"
         self.folder, self.process = folder, None
         for _ in range(5):  # the port may be taken between finding and using it
-            self.port = free_port()
+            self.port = port or free_port()
             listen = ["--port", str(self.port)]
             if tls:
                 listen = ["--port", "0", "--tls-port", str(self.port), "--tls-cert-file", str(tls / "server.pem"),

@@ -111,6 +111,8 @@ static void said(void **state) {
         {"redis://:canary@127.0.0.1", "-ERR unknown command 'AUTH' with 'canary'\r\n", "redis_auth",
          0},
         {"redis://127.0.0.1", "-LOADING Redis is loading\r\n", "redis_loading", 0},
+        {"redis://127.0.0.1", "-MOVED 3999 127.0.0.1:6381\r\n", "redis_moved", 0},
+        {"redis://127.0.0.1", "-ASK 3999 127.0.0.1:6381\r\n", "redis_moved", 0},
         {"redis://127.0.0.1/99", "-ERR DB index is out of range\r\n", "redis_error", 0},
         {"redis://127.0.0.1", "HTTP/1.1 400 Bad Request\r\n\r\n", "redis_reply", 0},
         {"redis://127.0.0.1", "$-7\r\n", "redis_reply", 0},
