@@ -105,7 +105,7 @@ local function finish(id, state, code)
     if v[1] ~= 'waiting' and v[1] ~= 'running' then return false end
     if v[1] == 'waiting' then leave_lane(id, v[2], v[3]) else leave_running(v[2]) end
     drop_entry(v[4])
-    count('bytes', -number(v[6]))
+    count('bytes', 0 - number(v[6])) -- (-0 is no number to Redis)
     count('ended:' .. state, 1)
     call('HSET', job_key(id), 'state', state, 'code', code, 'ended', now)
     call('HDEL', job_key(id), 'body', 'entry')
@@ -443,6 +443,7 @@ end
 
 -- {fields of meta}, running, {about of a worker...}
 function op.look()
+    sign()
     local about, running = {}, 0
     if call('EXISTS', JOBS) == 1 then running = call('XPENDING', JOBS, GROUP)[1] end
     for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, now - 60000, '+inf', 'LIMIT', 0, 256)) do
