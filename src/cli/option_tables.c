@@ -15,7 +15,9 @@
 #define PULL (1u << MG_CMD_PULL)
 #define BENCH (1u << MG_CMD_BENCH)
 #define DOCTOR (1u << MG_CMD_DOCTOR)
-#define SERVE (1u << MG_CMD_SERVE)
+#define SERVE_ALONE (1u << MG_CMD_SERVE)
+#define WORKER (1u << MG_CMD_WORKER)
+#define SERVE (SERVE_ALONE | WORKER) /* a worker is a server too */
 #define LOAD (1u << MG_CMD_LOAD)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
@@ -829,6 +831,51 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .group = G_SERVER,
                           .help = "Serve the page from this folder instead, for work on it.",
                           .commands = SERVE},
+    [MG_OPT_QUEUE] = {.name = "queue",
+                      .type = MG_TYPE_STRING,
+                      .value = "URL",
+                      .fallback = "none; worker: needed",
+                      .group = G_SERVER,
+                      .help = "Redis server of the job queue, as for --redis. serve with it loads no "
+                              "model: it hands requests in for workers. Visible in ps: put a "
+                              "password into MARGAY_QUEUE.",
+                      .commands = SERVE},
+    [MG_OPT_QUEUE_NAME] = {.name = "queue-name",
+                           .type = MG_TYPE_STRING,
+                           .value = "NAME",
+                           .fallback = "default",
+                           .group = G_SERVER,
+                           .help = "The queue there: one for each model, or share of its work.",
+                           .commands = SERVE},
+    [MG_OPT_QUEUE_LEASE] = {.name = "queue-lease",
+                            .type = MG_TYPE_FLOAT,
+                            .min = 1,
+                            .max = 600,
+                            .value = "S",
+                            .fallback = "10",
+                            .group = G_SERVER,
+                            .help = "Seconds without a sign of a worker until its jobs go to others; "
+                                    "the same for all of a queue.",
+                            .commands = SERVE},
+    [MG_OPT_QUEUE_TRIES] = {.name = "queue-tries",
+                            .type = MG_TYPE_INT,
+                            .min = 1,
+                            .max = 100,
+                            .value = "N",
+                            .fallback = "3",
+                            .group = G_SERVER,
+                            .help = "Times that a job is begun whose workers are lost; then it is a "
+                                    "dead letter.",
+                            .commands = SERVE},
+    [MG_OPT_QUEUE_KEEP] = {.name = "queue-keep",
+                           .type = MG_TYPE_FLOAT,
+                           .min = 1,
+                           .max = 604800,
+                           .value = "S",
+                           .fallback = "600",
+                           .group = G_SERVER,
+                           .help = "Seconds that an answer can still be asked for by its job's id.",
+                           .commands = SERVE_ALONE},
     [MG_OPT_REDIS] = {.name = "redis",
                       .type = MG_TYPE_STRING,
                       .value = "URL",
@@ -844,20 +891,20 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                          .group = G_SERVER,
                          .help = "Authorities in PEM that a rediss:// server's certificate is "
                                  "checked with.",
-                         .commands = DOCTOR | LOAD},
+                         .commands = DOCTOR | LOAD | SERVE},
     [MG_OPT_REDIS_CERT] = {.name = "redis-cert-file",
                            .type = MG_TYPE_STRING,
                            .value = "FILE",
                            .group = G_SERVER,
                            .help = "Certificate in PEM to show a rediss:// server that wants one.",
-                           .commands = DOCTOR | LOAD},
+                           .commands = DOCTOR | LOAD | SERVE},
     [MG_OPT_REDIS_KEY] = {.name = "redis-key-file",
                           .type = MG_TYPE_STRING,
                           .value = "FILE",
                           .fallback = "in the certificate's file",
                           .group = G_SERVER,
                           .help = "Its private key in PEM.",
-                          .commands = DOCTOR | LOAD},
+                          .commands = DOCTOR | LOAD | SERVE},
     [MG_OPT_QUICK] = {.name = "quick",
                       .type = MG_TYPE_FLAG,
                       .argv_only = true,

@@ -367,10 +367,10 @@ static const redisReply *field(const redisReply *entry, const char *name) {
     return NULL;
 }
 
-static void tell_event(const redisReply *entry, size_t job, mg_job_event_fn *fn, void *user) {
+static void tell_event(const redisReply *entry, size_t job, mg_queue_event_fn *fn, void *user) {
     const redisReply *head = field(entry, "h"), *data = field(entry, "d"),
                      *state = field(entry, "e");
-    struct mg_job_event e = {.job = job,
+    struct mg_queue_event e = {.job = job,
                              .head = head ? head->str : NULL,
                              .state = state ? state->str : NULL,
                              .code = text_of(field(entry, "c")),
@@ -381,7 +381,7 @@ static void tell_event(const redisReply *entry, size_t job, mg_job_event_fn *fn,
 }
 
 static void tell_stream(const redisReply *stream, size_t n_base, const char *const *id, size_t from,
-                        size_t to, mg_job_event_fn *fn, void *user) {
+                        size_t to, mg_queue_event_fn *fn, void *user) {
     if (!is_list(stream, 2) || !is_text(stream->element[0]) || !is_list(stream->element[1], 0))
         return;
     const redisReply *key = stream->element[0], *list = stream->element[1];
@@ -394,7 +394,7 @@ static void tell_stream(const redisReply *stream, size_t n_base, const char *con
 }
 
 enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const char *const *after,
-                               size_t n, mg_job_event_fn *fn, void *user, struct mg_err *err) {
+                               size_t n, mg_queue_event_fn *fn, void *user, struct mg_err *err) {
     enum { KEY = MG_QUEUE_NAME_BYTES + 32 + MG_JOB_ID_BYTES };
     char(*key)[KEY] = malloc(MAX_READ * sizeof *key);
     enum mg_status st = key ? MG_OK : mg_fail_memory(err, "queue");
@@ -614,14 +614,15 @@ enum mg_status mg_queue_blob(struct mg_queue *q, const char *tenant, const char 
 }
 
 enum mg_status mg_queue_emit(struct mg_queue *q, const char *id, unsigned attempt, const char *head,
-                             struct mg_slice data, const char *state, const char *code,
-                             enum mg_owner *owner, struct mg_err *err) {
+                             uint64_t from, struct mg_slice data, const char *state,
+                             const char *code, enum mg_owner *owner, struct mg_err *err) {
     struct args a;
     redisReply *r;
     begin_script(q, &a, "emit");
     add(&a, id);
     add_int(&a, attempt);
     add(&a, head);
+    add_int(&a, from);
     add_n(&a, data.data, data.n);
     add(&a, state ? state : "");
     add(&a, code ? code : "");
@@ -664,6 +665,18 @@ enum mg_status mg_queue_beat(struct mg_queue *q, const char *worker, size_t slot
                says(r->element[i + 1], "cancel") ? MG_OWNER_CANCEL : MG_OWNER_LOST);
     freeReplyObject(r);
     return MG_OK;
+}
+
+enum mg_status mg_queue_mine(struct mg_queue *q, const char *worker, const char *const *id,
+                             size_t n, struct mg_err *err) {
+    struct args a;
+    redisReply *r;
+    begin_script(q, &a, "mine");
+    add(&a, worker);
+    for (size_t i = 0; i < n; i++) add(&a, id[i]);
+    enum mg_status st = script(q, &a, &r, err);
+    if (!st) freeReplyObject(r);
+    return st;
 }
 
 enum mg_status mg_queue_bye(struct mg_queue *q, const char *worker, struct mg_err *err) {

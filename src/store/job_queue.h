@@ -109,7 +109,7 @@ enum mg_status mg_queue_cancel(struct mg_queue *q, const char *id, const char *t
                                struct mg_err *err);
 
 /* One event; views valid during the call. */
-struct mg_job_event {
+struct mg_queue_event {
     size_t job;             /* index of what was asked for */
     const char *head;       /* not NULL: the reply's status and fields, before all others */
     struct mg_slice data;   /* bytes end - n .. end of the answer */
@@ -118,10 +118,10 @@ struct mg_job_event {
     const char *code;       /* with it */
     const char *place;      /* of this event */
 };
-typedef void mg_job_event_fn(void *user, const struct mg_job_event *event);
+typedef void mg_queue_event_fn(void *user, const struct mg_queue_event *event);
 /* At most 64 events of each job behind `after[i]` ("0-0" all). Does not wait. */
 enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const char *const *after,
-                               size_t n, mg_job_event_fn *fn, void *user, struct mg_err *err);
+                               size_t n, mg_queue_event_fn *fn, void *user, struct mg_err *err);
 /* Where the gateway's inbox ends now; it is made when it isn't there. */
 enum mg_status mg_queue_inbox(struct mg_queue *q, const char *gateway,
                               char place[MG_JOB_PLACE_BYTES], struct mg_err *err);
@@ -166,10 +166,11 @@ enum mg_status mg_queue_blob(struct mg_queue *q, const char *tenant, const char 
                              struct mg_buf *out, struct mg_err *err);
 
 enum mg_owner { MG_OWNER_OK, MG_OWNER_CANCEL, MG_OWNER_LOST };
-/* The next bytes of the answer. head: "" but for the first. state: NULL while more comes, else
- * "done" or "failed" with a code, "cancelled". Nothing is written with LOST. */
+/* Bytes `from` .. of the answer; may be repeated with more of them when it failed. head: "" but for
+ * the first. state: NULL while more comes, else "done" or "failed" with a code, "cancelled". Nothing
+ * is written with LOST. */
 enum mg_status mg_queue_emit(struct mg_queue *q, const char *id, unsigned attempt, const char *head,
-                             struct mg_slice data, const char *state, const char *code,
+                             uint64_t from, struct mg_slice data, const char *state, const char *code,
                              enum mg_owner *owner, struct mg_err *err);
 /* The job goes back to its place; counted: as a start that failed. */
 enum mg_status mg_queue_release(struct mg_queue *q, const char *id, unsigned attempt, bool counted,
@@ -180,6 +181,10 @@ enum mg_status mg_queue_beat(struct mg_queue *q, const char *worker, size_t slot
                              const char *about, const char *const *id, const unsigned *attempt,
                              size_t n, void (*fn)(void *user, const char *id, enum mg_owner owner),
                              void *user, struct mg_err *err);
+/* The worker knows of these jobs; others that it holds, since a take's reply was lost, are put
+ * back. Not while a take is under way. */
+enum mg_status mg_queue_mine(struct mg_queue *q, const char *worker, const char *const *id,
+                             size_t n, struct mg_err *err);
 enum mg_status mg_queue_bye(struct mg_queue *q, const char *worker, struct mg_err *err);
 
 /* Leases that ran out, jobs that waited too long, workers that are gone. Workers and gateways,

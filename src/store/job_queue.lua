@@ -276,9 +276,10 @@ function op.take(worker, n, look, aged, ...)
     return out
 end
 
--- id attempt head data state code -> 'ok', 'cancel', 'lost'. head '' after the first; state '' while
--- more comes. Nothing is written for those that are lost.
-function op.emit(id, attempt, head, data, state, code)
+-- id attempt head from data state code -> 'ok', 'cancel', 'lost'. head '' after the first; state '' while
+-- more comes. Nothing is written for those that are lost, nor a second time: a call that was given up
+-- while Redis stood still may have been done all the same, so data says where it belongs.
+function op.emit(id, attempt, head, from, data, state, code)
     local how = owner(id, attempt)
     if how == 'lost' then return how end
     local v = get(id, 'off', 'gw', 'live', 'started')
@@ -286,6 +287,7 @@ function op.emit(id, attempt, head, data, state, code)
     if head ~= '' and call('EXISTS', event_key(id)) == 0 then
         call('XADD', event_key(id), '0-1', 'h', head)
     end
+    data = string.sub(data, off - number(from) + 1)
     if data ~= '' then
         off = off + #data
         call('XADD', event_key(id), off .. '-0', 'd', data, 'a', attempt)
@@ -315,6 +317,25 @@ function op.release(id, attempt, counted)
     count('released', 1)
     put_back(id)
     return 'ok'
+end
+
+-- worker id... -> how many jobs the worker holds without knowing of them: the reply to their take was
+-- lost. They are put back, uncounted.
+function op.mine(worker, ...)
+    local known, n = {}, 0
+    for _, id in ipairs({...}) do known[id] = true end
+    set_up()
+    for _, p in ipairs(call('XPENDING', JOBS, GROUP, '-', '+', 64, worker)) do
+        local entry = call('XRANGE', JOBS, p[1], p[1])[1]
+        local id = entry and entry[2][2]
+        if id and not known[id] and get(id, 'state')[1] == 'running' then
+            call('HINCRBY', job_key(id), 'tries', -1)
+            count('released', 1)
+            put_back(id)
+            n = n + 1
+        end
+    end
+    return n
 end
 
 -- worker live_ms slots about (id attempt)... -> {id, word...}: those that are not 'ok'.

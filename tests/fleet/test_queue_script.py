@@ -35,8 +35,9 @@ class Queue:
     def ids(self, *args, **more):
         return [j[0] for j in self.take(*args, **more)]
 
-    def emit(self, id, attempt, data="", state="", code="", head=""):
-        return self("emit", id, attempt, head, data, state, code)
+    def emit(self, id, attempt, data="", state="", code="", head="", at=None):
+        at = self.redis("HGET", BASE + "job:" + id, "off") or 0 if at is None else at
+        return self("emit", id, attempt, head, at, data, state, code)
 
     def state(self, id, tenant=ANN):
         v = self("state", id, tenant, "")
@@ -139,6 +140,22 @@ def test_giving_back_keeps_the_place_and_is_not_counted(queue):
         assert queue("release", first, i, 0) == "ok"
     assert queue.ids(n=2) == [first, second] and queue.redis("XLEN", BASE + "dead") == 0
     assert queue("release", first, 1, 0) == "lost"
+
+
+def test_what_is_emitted_twice_is_written_once(queue):
+    id = queue.submit()
+    queue.take()
+    assert [queue.emit(id, 1, d, at=at) for d, at in (("abc", 0), ("abc", 0), ("abcdef", 0), ("ef", 4), ("g", 6))] == ["ok"] * 5
+    assert [(e[0], e[1]["d"]) for e in queue.events(id)] == [("3-0", "abc"), ("6-0", "def"), ("7-0", "g")]
+
+
+def test_a_take_whose_reply_was_lost_is_undone(queue):
+    ids = [queue.submit() for _ in range(3)]
+    queue.take("w1", n=2)
+    queue.take("w2")
+    assert queue("mine", "w1", ids[0]) == 1 and [queue.state(i) for i in ids] == ["running", "waiting", "running"]
+    assert queue("mine", "w1", ids[0]) == 0 and queue.take("w1")[0][:2] == [ids[1], "2"]
+    assert queue.redis("HGET", BASE + "job:" + ids[1], "tries") == "1"
 
 
 def test_when_all_were_away_leases_get_their_time_anew(queue):
