@@ -64,7 +64,7 @@ static enum mg_status parse(const char *event, size_t n, json_t **out, struct mg
     *out = NULL;
     if (n < sizeof data - 1 || memcmp(event, data, sizeof data - 1) != 0) return MG_OK;
     if (n >= 12 && memcmp(event, "data: [DONE]", 12) == 0) return MG_OK;
-    *out = json_loadb(event + sizeof data - 1, n - (sizeof data - 1), JSON_REJECT_DUPLICATES, NULL);
+    *out = json_loadb(event + sizeof data - 1, n - (sizeof data - 1), JSON_ALLOW_NUL, NULL);
     return *out ? MG_OK : foreign(err);
 }
 

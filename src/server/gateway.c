@@ -64,6 +64,7 @@ static void fault_of(const char *code, struct mg_fault *f) {
         {"picture_gone", "a picture of the request is no longer in the queue"},
         {"answer_too_large", "the answer is too large for the queue"},
         {"job_cancelled", "the job was cancelled"},
+        {"job_id_taken", "another key has a job of this id"},
         {"job_lost", "the queue has lost the job"},
         {"out_of_memory", "out of memory"},
         {"shutting_down", "the gateway is being stopped; the job goes on"},
@@ -249,6 +250,11 @@ void on_delivery(void *arg) {
 }
 
 /* --- jobs handed in --- */
+static bool is_job_id(const char *id) {
+    return strlen(id) == MG_JOB_ID_BYTES - 1 && !strncmp(id, "job-", 4) &&
+           strspn(id + 4, "0123456789abcdef") == 32;
+}
+
 static void read_job(struct work *w) {
     mg_job_request_parse((const char *)w->body.data, w->body.n, w->s->facts.max_image_bytes, &w->job,
                          &w->f);
@@ -283,6 +289,11 @@ static void job_was_read(struct work *w, struct mg_http_exchange *x) {
         reply_fault(x, &w->f);
         return;
     }
+    const char *own = mg_http_header(x, "X-Margay-Job"); /* so that it may be asked again */
+    if (own && !is_job_id(own)) {
+        reply_err(x, MG_ERR_ARGUMENT, "invalid_job_id", "X-Margay-Job: job- and 32 digits 0-9 a-f");
+        return;
+    }
     struct relay *r = open_relay(s, x, RELAY_ASK);
     if (!r) {
         mg_fault_memory(&f, "question");
@@ -301,8 +312,12 @@ static void job_was_read(struct work *w, struct mg_http_exchange *x) {
     const char *path = mg_http_path(x), *prefix = s->o.prefix;
     if (prefix && strncmp(path, prefix, strlen(prefix)) == 0) path += strlen(prefix);
     snprintf(r->path, sizeof r->path, "%s", path);
-    snprintf(r->id, sizeof r->id, "job-");
-    random_digits(r->id + 4, 32);
+    if (own) {
+        memcpy(r->id, own, sizeof r->id);
+    } else {
+        snprintf(r->id, sizeof r->id, "job-");
+        random_digits(r->id + 4, 32);
+    }
     server_tenant(s, x, tenant);
     mg_http_set_user(x, r);
     mg_http_on_end(x, on_end);
@@ -382,8 +397,7 @@ static void begin_job_route(struct mg_http_exchange *x, struct mg_server *s, enu
                             enum order_kind what, uint64_t offset) {
     const char *id = mg_http_param(x, "id");
     struct mg_fault f = {0};
-    if (!id || strlen(id) != MG_JOB_ID_BYTES - 1 || strncmp(id, "job-", 4) != 0 ||
-        strspn(id + 4, "0123456789abcdef") != 32) {
+    if (!id || !is_job_id(id)) {
         reply_err(x, MG_ERR_NOT_FOUND, "job_not_found", "there is no such job (any more)");
         return;
     }

@@ -261,9 +261,11 @@ static void give_up(struct gateway *g, struct order *o, const struct mg_err *err
     if (!o->relay) return;
     if (o->kind == ORDER_SUBMIT) {
         gateway_forget(o->relay);
-        cancel_order(g, o->id, o->tenant); /* it may have got there */
+        /* It may have got there; a client that named it will ask again. */
+        if (!o->relay->detached) cancel_order(g, o->id, o->tenant);
     }
-    const char *code = is_away(err)                 ? "queue_unavailable"
+    const char *code = !strcmp(err->code, "job_id_taken") ? "job_id_taken"
+                       : is_away(err)                 ? "queue_unavailable"
                        : err->status == MG_ERR_MEMORY ? "out_of_memory"
                                                       : "queue_error";
     struct answer *a = new_answer(o->relay, code);

@@ -239,7 +239,8 @@ static void end_unbegun(struct puller *p, const struct mg_job_taken *job, const 
     mg_log(MG_LOG_WARN, "job %s: %s", job->id, why->text);
     if (own)
         mg_queue_emit(p->taking, job->id, job->attempt, "", job->offset, (struct mg_slice){0},
-                      "failed", "picture_gone", &owner, &err);
+                      "failed", strcmp(why->code, "blob_gone") ? "answer_changed" : "picture_gone",
+                      &owner, &err);
 }
 
 static void begin_run(void *user, const struct mg_job_taken *job) {

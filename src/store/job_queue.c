@@ -302,6 +302,8 @@ enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *jo
             *told = MG_SUBMIT_FULL;
             *seconds = (double)int_of(r->element[1]);
             round = 3;
+        } else if (says(word, "taken")) {
+            st = mg_fail(err, MG_ERR_ARGUMENT, "job_id_taken", "the job's id is taken");
         } else if (says(word, "ok") || says(word, "known")) {
             *told = MG_SUBMIT_OK;
             round = 3;

@@ -87,7 +87,8 @@ struct mg_job_order {
 };
 enum mg_submit { MG_SUBMIT_OK, MG_SUBMIT_FULL };
 /* Hands the job in, its pictures first where Redis lacks them. *seconds: with FULL, when there may
- * be room. Repeating one that was handed in is OK. */
+ * be room. Repeating one that was handed in is OK. MG_ERR_ARGUMENT, code job_id_taken: another key has a
+ * job of this id. */
 enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *job,
                                enum mg_submit *told, double *seconds, struct mg_err *err);
 

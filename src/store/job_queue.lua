@@ -162,11 +162,16 @@ local op = {}
 
 -- id tenant priority stream gateway wait_ms keep_s live_s max_waiting max_bytes bytes path body
 -- n_blob (name, digest)... -> {word, ...}: 'ok' number ahead; 'full' seconds; 'missing' digest...;
--- 'known' state, when it was handed in before: a submit may be repeated.
+-- 'known' state, when it was handed in before: a submit may be repeated; 'taken', by another key.
 function op.submit(id, tenant, priority, stream, gateway, wait, keep_s, live, max_waiting, max_bytes,
                    bytes, path, body, n_blob, ...)
     local blob, missing, list = {...}, {'missing'}, {}
-    if call('EXISTS', job_key(id)) == 1 then return {'known', get(id, 'state')[1]} end
+    local there = get(id, 'state', 'tenant', 'gw')
+    if there[1] then
+        if there[2] ~= tenant then return {'taken'} end
+        op.state(id, tenant, gateway)
+        return {'known', there[1]}
+    end
     for i = 1, number(n_blob) do
         local name, digest = blob[2 * i - 1], blob[2 * i]
         list[i] = name .. '=' .. digest
