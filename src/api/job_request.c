@@ -50,8 +50,7 @@ static enum mg_status take_bytes(struct reader *r, const json_t *string,
     struct cut c;
     if (!mg_jdoc_place(r->doc, string, &c.at, &c.n) || r->n_cut == MG_JOB_MAX_PICTURES)
         return MG_OK; /* short, or more than any server takes: stays where it is */
-    if (!mg_sha256(source->bytes, source->n_bytes, digest))
-        return mg_fault_memory(r->f, "picture");
+    if (!mg_sha256(source->bytes, source->n_bytes, digest)) return mg_fault_memory(r->f, "picture");
     mg_hex(digest, sizeof digest, hex);
     snprintf(name, sizeof name, "file-%.32s", hex);
     struct mg_job_picture *p = picture_of(r->out, name);

@@ -4,7 +4,8 @@
  *     "url":"data:image/png;base64,iVBORw0..."   becomes   "url":"margay-file:file-5e88..."
  *
  * The name is of the picture's digest. What is wrong with a request is for the worker to find: only
- * what can't be read as JSON is refused here, and a picture that can't be decoded stays where it is.
+ * what can't be read as JSON is refused here, and a picture that can't be decoded stays where it
+ * is.
  */
 #ifndef MG_API_JOB_REQUEST_H
 #define MG_API_JOB_REQUEST_H
@@ -15,7 +16,7 @@
 enum { MG_JOB_MAX_PICTURES = 64 };
 
 struct mg_job_picture {
-    char name[81]; /* as the body calls it */
+    char name[81];  /* as the body calls it */
     uint8_t *bytes; /* [n] owned; NULL: an upload of this name */
     size_t n;
     char digest[MG_SHA256_HEX]; /* of the bytes */

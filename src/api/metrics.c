@@ -38,11 +38,11 @@ struct metric {
 #define FINISH VALUES("stop", "length", "repetition", "cancelled", "error", "other")
 #define ROUTES                                                                                     \
     VALUES("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}",             \
-           "/v1/files", "/v1/files/{id}", "/v1/files/{id}/content", "/v1/jobs/{id}", "/v1/responses",               \
-           "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "/api/tags", \
-           "/api/show", "/api/ps", "/api/version", "/health", "/live", "/ready", "/props",         \
-           "/slots", "/metrics", "/tokenize", "/detokenize", "/apply-template", "/ws",             \
-           "/openapi.json", "page", "other")
+           "/v1/files", "/v1/files/{id}", "/v1/files/{id}/content", "/v1/jobs/{id}",               \
+           "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/api/chat",              \
+           "/api/generate", "/api/tags", "/api/show", "/api/ps", "/api/version", "/health",        \
+           "/live", "/ready", "/props", "/slots", "/metrics", "/tokenize", "/detokenize",          \
+           "/apply-template", "/ws", "/openapi.json", "page", "other")
 #define METHODS VALUES("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "other")
 #define CODES                                                                                      \
     VALUES("101", "200", "204", "206", "301", "304", "400", "401", "403", "404", "405", "408",     \

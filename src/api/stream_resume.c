@@ -17,7 +17,8 @@ bool mg_resume_is_whole(const struct mg_resume *r) {
 }
 
 static enum mg_status foreign(struct mg_err *err) {
-    return mg_fail(err, MG_ERR_FORMAT, "answer_stream", "an event stream that can't be gone on with");
+    return mg_fail(err, MG_ERR_FORMAT, "answer_stream",
+                   "an event stream that can't be gone on with");
 }
 
 static enum mg_status differs(struct mg_err *err) {
@@ -81,7 +82,8 @@ static enum mg_status learn_event(struct mg_resume *r, const char *event, size_t
         const char *key;
         struct mg_resume_choice *c = choice_of(r, value);
         json_t *text = text_of(value, &holder, &key);
-        if (!c || (text && !mg_buf_add(&c->text, json_string_value(text), json_string_length(text)))) {
+        if (!c ||
+            (text && !mg_buf_add(&c->text, json_string_value(text), json_string_length(text)))) {
             st = mg_fail_memory(err, "answer");
             break;
         }

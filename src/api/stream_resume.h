@@ -34,14 +34,13 @@ struct mg_resume_choice {
 struct mg_resume {
     struct mg_resume_choice *choice; /* [n_choice] owned */
     size_t n_choice;
-    bool learnt; /* there is something to compare with */
-    bool usage;  /* the client has it */
+    bool learnt;        /* there is something to compare with */
+    bool usage;         /* the client has it */
     struct mg_buf part; /* of an event that is not whole yet */
 };
 
 /* Whole events and the beginning of one; MG_ERR_FORMAT for what no server of ours has written. */
-enum mg_status mg_resume_learn(struct mg_resume *r, const void *data, size_t n,
-                               struct mg_err *err);
+enum mg_status mg_resume_learn(struct mg_resume *r, const void *data, size_t n, struct mg_err *err);
 /* Adds to `out` what the client lacks, in whole events. MG_ERR_NUMERIC, code answer_changed: this
  * is another answer. */
 enum mg_status mg_resume_feed(struct mg_resume *r, const void *data, size_t n, struct mg_buf *out,

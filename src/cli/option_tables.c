@@ -1,5 +1,5 @@
-/* cli/option_tables.c - the table of options; see options.h for what is made of it. The commands are
- * in command_table.c.
+/* cli/option_tables.c - the table of options; see options.h for what is made of it. The commands
+ * are in command_table.c.
  *
  * The order of options is the order in help. Spellings, short forms and environment names are
  * llama-server's where it has the option. A new option is one entry here, one name in enum mg_opt,
@@ -836,9 +836,10 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                       .value = "URL",
                       .fallback = "none; worker: needed",
                       .group = G_SERVER,
-                      .help = "Redis server of the job queue, as for --redis. serve with it loads no "
-                              "model: it hands requests in for workers. Visible in ps: put a "
-                              "password into MARGAY_QUEUE.",
+                      .help =
+                          "Redis server of the job queue, as for --redis. serve with it loads no "
+                          "model: it hands requests in for workers. Visible in ps: put a "
+                          "password into MARGAY_QUEUE.",
                       .commands = SERVE},
     [MG_OPT_QUEUE_NAME] = {.name = "queue-name",
                            .type = MG_TYPE_STRING,
@@ -854,8 +855,9 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                             .value = "S",
                             .fallback = "10",
                             .group = G_SERVER,
-                            .help = "Seconds without a sign of a worker until its jobs go to others; "
-                                    "the same for all of a queue.",
+                            .help =
+                                "Seconds without a sign of a worker until its jobs go to others; "
+                                "the same for all of a queue.",
                             .commands = SERVE},
     [MG_OPT_QUEUE_TRIES] = {.name = "queue-tries",
                             .type = MG_TYPE_INT,
@@ -864,8 +866,9 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                             .value = "N",
                             .fallback = "3",
                             .group = G_SERVER,
-                            .help = "Times that a job is begun whose workers are lost; then it is a "
-                                    "dead letter.",
+                            .help =
+                                "Times that a job is begun whose workers are lost; then it is a "
+                                "dead letter.",
                             .commands = SERVE},
     [MG_OPT_QUEUE_KEEP] = {.name = "queue-keep",
                            .type = MG_TYPE_FLOAT,

@@ -256,8 +256,8 @@ static bool is_job_id(const char *id) {
 }
 
 static void read_job(struct work *w) {
-    mg_job_request_parse((const char *)w->body.data, w->body.n, w->s->facts.max_image_bytes, &w->job,
-                         &w->f);
+    mg_job_request_parse((const char *)w->body.data, w->body.n, w->s->facts.max_image_bytes,
+                         &w->job, &w->f);
 }
 
 /* Uploads that the request names, by a reference to their bytes. */
@@ -464,8 +464,10 @@ static void route_ready(struct mg_http_exchange *x, void *user) {
     gateway_view(s->gateway, &v);
     bool draining = mg_http_server_is_stopping(s->http);
     struct mg_ready_reply r = {.ready = v.up && !draining,
-                               .status = draining ? "draining" : v.up ? "ok" : "degraded",
-                               .detail = !v.up          ? "the queue can't be reached"
+                               .status = draining ? "draining"
+                                         : v.up   ? "ok"
+                                                  : "degraded",
+                               .detail = !v.up         ? "the queue can't be reached"
                                          : !v.n_worker ? "no worker is there; jobs wait"
                                                        : NULL,
                                .running = (size_t)v.look.running,
@@ -513,7 +515,8 @@ static void route_slots(struct mg_http_exchange *x, void *user) {
     size_t n = (size_t)(v.look.slots < 256 ? v.look.slots : 256);
     for (size_t i = 0; i < n; i++) {
         bool busy = i < v.look.running;
-        slot[i] = (struct mg_slot_reply){.id = i, .busy = busy, .stage = busy ? "generate" : "idle"};
+        slot[i] =
+            (struct mg_slot_reply){.id = i, .busy = busy, .stage = busy ? "generate" : "idle"};
     }
     struct mg_buf out = {0};
     reply_json(x, &out, mg_slots_write(&out, slot, n));
@@ -532,10 +535,9 @@ void gateway_gauges(struct gateway *g) {
     mg_metrics_set(m, MG_M_WAITING, (double)v.look.waiting);
     mg_metrics_set(m, MG_M_RUNNING, (double)v.look.running);
     mg_metrics_set(m, MG_M_MODEL_LOADED, v.n_worker > 0);
-    static const enum mg_metric total[] = {MG_M_QUEUE_SUBMITTED, MG_M_QUEUE_REFUSED,
-                                           MG_M_QUEUE_TAKEOVERS, MG_M_QUEUE_RETURNED,
-                                           MG_M_QUEUE_ENDED,     MG_M_QUEUE_ENDED,
-                                           MG_M_QUEUE_ENDED,     MG_M_QUEUE_ENDED};
+    static const enum mg_metric total[] = {
+        MG_M_QUEUE_SUBMITTED, MG_M_QUEUE_REFUSED, MG_M_QUEUE_TAKEOVERS, MG_M_QUEUE_RETURNED,
+        MG_M_QUEUE_ENDED,     MG_M_QUEUE_ENDED,   MG_M_QUEUE_ENDED,     MG_M_QUEUE_ENDED};
     const uint64_t now[] = {v.look.submitted, v.look.refused, v.look.takeovers, v.look.released,
                             v.look.done,      v.look.failed,  v.look.cancelled, v.look.dead};
     for (unsigned i = 0; i < 8; i++) {

@@ -10,8 +10,8 @@
  * is behind a note that was lost is found by looking at all open jobs once a second.
  *
  * A client that leaves cancels its job unless it said X-Margay-Detach: 1; X-Margay-Background: 1
- * gets an id at once. GET /v1/jobs/{id} says how a job is, or with Accept: text/event-stream goes on
- * with its events behind ?offset=BYTES or Last-Event-ID; DELETE cancels. Only the key that asked
+ * gets an id at once. GET /v1/jobs/{id} says how a job is, or with Accept: text/event-stream goes
+ * on with its events behind ?offset=BYTES or Last-Event-ID; DELETE cancels. Only the key that asked
  * may do so.
  */
 #ifndef MG_SERVER_GATEWAY_H

@@ -265,9 +265,9 @@ static void give_up(struct gateway *g, struct order *o, const struct mg_err *err
         if (!o->relay->detached) cancel_order(g, o->id, o->tenant);
     }
     const char *code = !strcmp(err->code, "job_id_taken") ? "job_id_taken"
-                       : is_away(err)                 ? "queue_unavailable"
-                       : err->status == MG_ERR_MEMORY ? "out_of_memory"
-                                                      : "queue_error";
+                       : is_away(err)                     ? "queue_unavailable"
+                       : err->status == MG_ERR_MEMORY     ? "out_of_memory"
+                                                          : "queue_error";
     struct answer *a = new_answer(o->relay, code);
     if (a) a->retry_seconds = 2;
     tell_answer(g, a);
@@ -319,8 +319,7 @@ static void look(struct gateway *g) {
 
 /* The next order, or NULL at `until`, or when closing. */
 static struct order *next_order(struct gateway *g, double until, bool *closing) {
-    struct timespec at = {.tv_sec = (time_t)until,
-                          .tv_nsec = (long)((until - floor(until)) * 1e9)};
+    struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9)};
     lock(g);
     while (!g->first && !g->closing && mg_clock() < until)
         pthread_cond_timedwait(&g->more, &g->mutex, &at);
@@ -521,8 +520,7 @@ static void *read_events(void *arg) {
             next_doubt = mg_clock() + doubt_seconds / 2;
         }
         double wait = more ? 0 : fmax(0.001, next_sweep - mg_clock());
-        if (!st)
-            st = mg_queue_wait_inbox(g->reading, g->name, inbox, wait, on_note, g, &err);
+        if (!st) st = mg_queue_wait_inbox(g->reading, g->name, inbox, wait, on_note, g, &err);
         if (!st) {
             heard = mg_clock();
             continue;

@@ -1,5 +1,5 @@
-/* server/gateway_link.h - between the gateway's two halves: gateway.c on the loop, gateway_link.c on
- * the threads that speak to Redis. */
+/* server/gateway_link.h - between the gateway's two halves: gateway.c on the loop, gateway_link.c
+ * on the threads that speak to Redis. */
 #ifndef MG_SERVER_GATEWAY_LINK_H
 #define MG_SERVER_GATEWAY_LINK_H
 
@@ -9,7 +9,8 @@
 #include "api/server_reply.h"
 
 enum {
-    RELAY_AHEAD = 256 << 10, /* bytes that wait for a slow client before its job isn't read further */
+    RELAY_AHEAD =
+        256 << 10, /* bytes that wait for a slow client before its job isn't read further */
     GATEWAY_MODELS = 16
 };
 
@@ -24,7 +25,7 @@ enum order_kind { ORDER_SUBMIT, ORDER_STATE, ORDER_WATCH, ORDER_CANCEL };
 /* A client and the job that it waits for. */
 struct relay {
     struct gateway *g;
-    atomic_int refs; /* the exchange; an order; the list of those watched; each delivery */
+    atomic_int refs;  /* the exchange; an order; the list of those watched; each delivery */
     atomic_bool gone; /* the exchange is over */
     enum relay_kind kind;
     char id[MG_JOB_ID_BYTES], tenant[MG_JOB_TENANT_BYTES], path[64];
@@ -34,7 +35,7 @@ struct relay {
     bool background;
 
     /* ASK: constant from the order on. */
-    struct mg_job_request *request;              /* owned */
+    struct mg_job_request *request;             /* owned */
     struct upload *upload[MG_JOB_MAX_PICTURES]; /* [n_picture] NULL for inline ones; owned */
     size_t n_picture, bytes;
 

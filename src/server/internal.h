@@ -123,7 +123,7 @@ struct mg_server {
     struct mg_metrics *metrics;
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
-    struct page *page; /* NULL: none is served */
+    struct page *page;       /* NULL: none is served */
     struct puller *puller;   /* of a worker, else NULL */
     struct gateway *gateway; /* of a gateway, which has no engine and no scheduler, else NULL */
     struct worker worker;

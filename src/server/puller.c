@@ -68,13 +68,13 @@ struct run {
     struct mg_buf request;
     size_t sent;
     struct mg_http_response response;
-    struct mg_buf head;      /* what is told of the reply's head */
-    struct mg_resume resume; /* of an event stream */
-    bool resumed;            /* an earlier attempt has begun it: its head is out */
-    struct mg_buf out;       /* not yet in Redis */
-    uint64_t from;           /* bytes of the answer before `out` */
-    double out_at;           /* when its first byte came, 0: it is empty */
-    bool emitted;            /* something of this attempt is in Redis */
+    struct mg_buf head;       /* what is told of the reply's head */
+    struct mg_resume resume;  /* of an event stream */
+    bool resumed;             /* an earlier attempt has begun it: its head is out */
+    struct mg_buf out;        /* not yet in Redis */
+    uint64_t from;            /* bytes of the answer before `out` */
+    double out_at;            /* when its first byte came, 0: it is empty */
+    bool emitted;             /* something of this attempt is in Redis */
     const char *state, *code; /* not NULL: how it ends */
     bool give_back, counted;
     bool over; /* to be freed */
@@ -232,7 +232,8 @@ static bool write_request(struct puller *p, struct run *r, const struct mg_job_t
 
 /* What can't be begun for a reason that is the job's own ends; for other reasons its lease is given
  * up by the next `mine`, as it is not in `all`. */
-static void end_unbegun(struct puller *p, const struct mg_job_taken *job, const struct mg_err *why) {
+static void end_unbegun(struct puller *p, const struct mg_job_taken *job,
+                        const struct mg_err *why) {
     enum mg_owner owner;
     struct mg_err err = {0};
     bool own = !strcmp(why->code, "blob_gone") || !strcmp(why->code, "answer_stream");
@@ -493,8 +494,8 @@ static void push_run(struct run *r, double now) {
         data.n = whole_events(data, MOST_EMIT);
         if (data.n < r->out.n) state = NULL;
     }
-    if (mg_queue_emit(p->running, r->id, r->attempt, head, r->from, data, state,
-                      r->code, &owner, &err) != MG_OK)
+    if (mg_queue_emit(p->running, r->id, r->attempt, head, r->from, data, state, r->code, &owner,
+                      &err) != MG_OK)
         return;
     atomic_fetch_add(&p->n_emitted, 1);
     if (owner == MG_OWNER_LOST) {
@@ -514,8 +515,8 @@ static void push_run(struct run *r, double now) {
     if (owner == MG_OWNER_CANCEL) end_run(r, "cancelled", "cancelled");
 }
 
-/* Only this thread takes runs out of `all`, and the other one puts them in front: what a snapshot of
- * the head reaches stays. */
+/* Only this thread takes runs out of `all`, and the other one puts them in front: what a snapshot
+ * of the head reaches stays. */
 static struct run *first_run(struct puller *p) {
     pthread_mutex_lock(&p->mutex);
     struct run *r = p->all;
@@ -593,7 +594,8 @@ static void wait_io(struct puller *p, struct run *first, int ms) {
     for (struct run *r = first; r && n <= MG_MAX_RUNNING; r = r->next) {
         if (r->fd < 0) continue;
         of[n] = r;
-        fd[n++] = (struct pollfd){.fd = r->fd, .events = (short)(POLLIN | (r->request.n ? POLLOUT : 0))};
+        fd[n++] =
+            (struct pollfd){.fd = r->fd, .events = (short)(POLLIN | (r->request.n ? POLLOUT : 0))};
     }
     if (poll(fd, n, ms) <= 0) return;
     if (fd[0].revents && read(p->wake, &times, sizeof times) < 0) return;

@@ -1,5 +1,5 @@
-/* server/puller.h - margay worker: takes jobs from a queue (store/job_queue.h) and has them answered
- * by the server that it is part of.
+/* server/puller.h - margay worker: takes jobs from a queue (store/job_queue.h) and has them
+ * answered by the server that it is part of.
  *
  *   taking thread     take -> pictures -> earlier events -> a socket pair -> the server's loop
  *   running thread    reply's bytes <- its socket;  emit, beat -> Redis
@@ -24,10 +24,10 @@ struct mg_image_source;
 
 struct puller_options {
     struct mg_queue_options queue;
-    size_t places;      /* jobs at a time */
+    size_t places;        /* jobs at a time */
     double drain_seconds; /* for jobs under way when stopped; then they are given back */
-    const char *prefix; /* of the server's paths, or NULL */
-    const char *about;  /* JSON that gateways show of this worker; copied */
+    const char *prefix;   /* of the server's paths, or NULL */
+    const char *about;    /* JSON that gateways show of this worker; copied */
 };
 
 /* Takes no job before puller_start. */

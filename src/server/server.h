@@ -1,5 +1,5 @@
-/* server/server.h - margay serve: one engine behind HTTP and WebSocket; margay worker: the same, and
- * jobs from a queue (puller.h); margay serve --queue: the front of it alone (gateway.h).
+/* server/server.h - margay serve: one engine behind HTTP and WebSocket; margay worker: the same,
+ * and jobs from a queue (puller.h); margay serve --queue: the front of it alone (gateway.h).
  *
  *   src/net (bytes) -> src/api (requests) -> src/server -> engine/scheduler.h (answers)
  *

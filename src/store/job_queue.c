@@ -90,9 +90,9 @@ enum mg_status mg_queue_open(const struct mg_queue_options *options, struct mg_q
     *out = NULL;
     const char *name = options->name ? options->name : "default";
     if (!mg_queue_name_valid(name))
-        return mg_fail(err, MG_ERR_ARGUMENT, "usage",
-                       "a queue's name has 1 to %d letters, digits, and - _ . :",
-                       MG_QUEUE_NAME_BYTES - 1);
+        return mg_fail(
+            err, MG_ERR_ARGUMENT, "usage",
+            "a queue's name has 1 to %d letters, digits, and - _ . :", MG_QUEUE_NAME_BYTES - 1);
     struct mg_queue *q = calloc(1, sizeof *q);
     if (!q) return mg_fail_memory(err, "queue");
     q->o = *options;
@@ -149,8 +149,7 @@ static enum mg_status connect_now(struct mg_queue *q, struct mg_err *err) {
     if (q->link) return MG_OK;
     if (mg_clock() < q->next_try)
         return mg_fail(err, q->why.status, q->why.code, "%s", q->why.text);
-    enum mg_status st =
-        mg_redis_link_open(&q->o.url, &q->o.tls, q->o.call_seconds, &q->link, &why);
+    enum mg_status st = mg_redis_link_open(&q->o.url, &q->o.tls, q->o.call_seconds, &q->link, &why);
     if (st == MG_OK) return MG_OK;
     hang_up(q, &why);
     return mg_fail(err, st, why.code, "%s", why.text);
@@ -373,10 +372,10 @@ static void tell_event(const redisReply *entry, size_t job, mg_queue_event_fn *f
     const redisReply *head = field(entry, "h"), *data = field(entry, "d"),
                      *state = field(entry, "e");
     struct mg_queue_event e = {.job = job,
-                             .head = head ? head->str : NULL,
-                             .state = state ? state->str : NULL,
-                             .code = text_of(field(entry, "c")),
-                             .place = text_of(entry->element[0])};
+                               .head = head ? head->str : NULL,
+                               .state = state ? state->str : NULL,
+                               .code = text_of(field(entry, "c")),
+                               .place = text_of(entry->element[0])};
     e.end = strtoull(e.place, NULL, 10);
     if (data) e.data = (struct mg_slice){(const uint8_t *)data->str, (size_t)data->len};
     if (e.data.n <= e.end && (head || data || state)) fn(user, &e);
@@ -457,8 +456,8 @@ static enum mg_status wait_stream(struct mg_queue *q, const char *key,
     add(&a, place);
     enum mg_status st = command(q, seconds + q->o.call_seconds, &a, &r, err);
     if (st) return st;
-    const redisReply *list = is_list(r, 1) && is_list(r->element[0], 2) ? r->element[0]->element[1]
-                                                                        : NULL;
+    const redisReply *list =
+        is_list(r, 1) && is_list(r->element[0], 2) ? r->element[0]->element[1] : NULL;
     for (size_t i = 0; is_list(list, 0) && i < list->elements; i++) {
         const redisReply *id = field(list->element[i], "j");
         if (!id) continue;
@@ -482,15 +481,16 @@ static void read_look(const redisReply *pairs, struct mg_queue_look *out) {
     const struct {
         const char *name;
         uint64_t *to;
-    } known[] = {{"waiting", &out->waiting},       {"bytes", &out->bytes},
-                 {"slots", &out->slots},           {"submitted", &out->submitted},
-                 {"refused", &out->refused},       {"takeovers", &out->takeovers},
-                 {"released", &out->released},     {"ended:done", &out->done},
-                 {"ended:failed", &out->failed},   {"ended:cancelled", &out->cancelled},
+    } known[] = {{"waiting", &out->waiting},     {"bytes", &out->bytes},
+                 {"slots", &out->slots},         {"submitted", &out->submitted},
+                 {"refused", &out->refused},     {"takeovers", &out->takeovers},
+                 {"released", &out->released},   {"ended:done", &out->done},
+                 {"ended:failed", &out->failed}, {"ended:cancelled", &out->cancelled},
                  {"ended:dead", &out->dead}};
     for (size_t i = 0; i + 1 < pairs->elements; i += 2)
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            if (says(pairs->element[i], known[k].name)) *known[k].to = int_of(pairs->element[i + 1]);
+            if (says(pairs->element[i], known[k].name))
+                *known[k].to = int_of(pairs->element[i + 1]);
 }
 
 enum mg_status mg_queue_look(struct mg_queue *q, struct mg_queue_look *out,
@@ -534,24 +534,24 @@ static bool read_blobs(const char *text, struct mg_job_taken *job) {
     return true;
 }
 
-static bool tell_taken(const redisReply *e,
-                       void (*fn)(void *user, const struct mg_job_taken *job), void *user) {
+static bool tell_taken(const redisReply *e, void (*fn)(void *user, const struct mg_job_taken *job),
+                       void *user) {
     if (!is_list(e, 11)) return false;
     for (size_t i = 0; i < 11; i++)
         if (!is_text(e->element[i])) return false;
     struct mg_job_taken *job = calloc(1, sizeof *job);
     if (!job) return true; /* its lease will run out */
-    *job = (struct mg_job_taken){.id = e->element[0]->str,
-                                 .attempt = (unsigned)int_of(e->element[1]),
-                                 .tenant = e->element[2]->str,
-                                 .priority = e->element[3]->str,
-                                 .stream = says(e->element[4], "1"),
-                                 .path = e->element[5]->str,
-                                 .body = {(const uint8_t *)e->element[6]->str,
-                                          (size_t)e->element[6]->len},
-                                 .created_ms = (int64_t)int_of(e->element[8]),
-                                 .offset = int_of(e->element[9]),
-                                 .waited_seconds = 1e-3 * (double)int_of(e->element[10])};
+    *job = (struct mg_job_taken){
+        .id = e->element[0]->str,
+        .attempt = (unsigned)int_of(e->element[1]),
+        .tenant = e->element[2]->str,
+        .priority = e->element[3]->str,
+        .stream = says(e->element[4], "1"),
+        .path = e->element[5]->str,
+        .body = {(const uint8_t *)e->element[6]->str, (size_t)e->element[6]->len},
+        .created_ms = (int64_t)int_of(e->element[8]),
+        .offset = int_of(e->element[9]),
+        .waited_seconds = 1e-3 * (double)int_of(e->element[10])};
     bool ok = strlen(job->id) < MG_JOB_ID_BYTES && strlen(job->tenant) < MG_JOB_TENANT_BYTES &&
               read_blobs(e->element[7]->str, job);
     if (ok) fn(user, job);

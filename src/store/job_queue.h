@@ -7,9 +7,9 @@
  * What it promises: a job that was handed in ("ok", "known") ends exactly once, as done, failed,
  * cancelled or dead, whoever dies in between. A worker holds a lease on what it runs and renews it
  * (beat); when it doesn't, anyone's `reap` puts the job back at its old place, and after max_tries
- * starts into the stream of dead letters. Every start has a number (attempt), and what comes from an
- * older one is refused: MG_OWNER_LOST. Submits may be repeated. Everything has a time after which
- * it expires.
+ * starts into the stream of dead letters. Every start has a number (attempt), and what comes from
+ * an older one is refused: MG_OWNER_LOST. Submits may be repeated. Everything has a time after
+ * which it expires.
  *
  * Turns: priority first (each eighth turn from the lowest up), then the key with the fewest running
  * jobs, then the oldest; a worker's pictures decide among the first few of that key.
@@ -42,16 +42,16 @@ enum {
 struct mg_queue_options {
     struct mg_redis_url url;
     struct mg_redis_tls tls;
-    const char *name;      /* ["default"] */
-    double lease_seconds;  /* [10] */
-    unsigned max_tries;    /* starts of a job whose workers die [3] */
-    double wait_seconds;   /* longest time in the queue [300] */
-    double keep_seconds;   /* that an ended job can be asked about [600] */
-    double live_seconds;   /* that a job, its events and pictures stay without a sign [3600] */
-    size_t max_waiting;    /* jobs [1000] */
-    size_t max_bytes;      /* of open jobs with their pictures [1 GiB] */
-    double call_seconds;   /* for one call [1] */
-    double aged_seconds;   /* a job that has waited so long isn't passed for a picture's sake [2] */
+    const char *name;     /* ["default"] */
+    double lease_seconds; /* [10] */
+    unsigned max_tries;   /* starts of a job whose workers die [3] */
+    double wait_seconds;  /* longest time in the queue [300] */
+    double keep_seconds;  /* that an ended job can be asked about [600] */
+    double live_seconds;  /* that a job, its events and pictures stay without a sign [3600] */
+    size_t max_waiting;   /* jobs [1000] */
+    size_t max_bytes;     /* of open jobs with their pictures [1 GiB] */
+    double call_seconds;  /* for one call [1] */
+    double aged_seconds;  /* a job that has waited so long isn't passed for a picture's sake [2] */
 };
 bool mg_queue_name_valid(const char *name);
 
@@ -87,13 +87,14 @@ struct mg_job_order {
 };
 enum mg_submit { MG_SUBMIT_OK, MG_SUBMIT_FULL };
 /* Hands the job in, its pictures first where Redis lacks them. *seconds: with FULL, when there may
- * be room. Repeating one that was handed in is OK. MG_ERR_ARGUMENT, code job_id_taken: another key has a
- * job of this id. */
+ * be room. Repeating one that was handed in is OK. MG_ERR_ARGUMENT, code job_id_taken: another key
+ * has a job of this id. */
 enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *job,
                                enum mg_submit *told, double *seconds, struct mg_err *err);
 
 struct mg_job_state {
-    char state[16]; /* "waiting", "running", "done", "failed", "cancelled", "dead"; "" no such job */
+    char
+        state[16]; /* "waiting", "running", "done", "failed", "cancelled", "dead"; "" no such job */
     bool stream;
     uint64_t offset; /* bytes of the answer so far */
     unsigned attempt;
@@ -111,13 +112,13 @@ enum mg_status mg_queue_cancel(struct mg_queue *q, const char *id, const char *t
 
 /* One event; views valid during the call. */
 struct mg_queue_event {
-    size_t job;             /* index of what was asked for */
-    const char *head;       /* not NULL: the reply's status and fields, before all others */
-    struct mg_slice data;   /* bytes end - n .. end of the answer */
+    size_t job;           /* index of what was asked for */
+    const char *head;     /* not NULL: the reply's status and fields, before all others */
+    struct mg_slice data; /* bytes end - n .. end of the answer */
     uint64_t end;
-    const char *state;      /* not NULL: the last event */
-    const char *code;       /* with it */
-    const char *place;      /* of this event */
+    const char *state; /* not NULL: the last event */
+    const char *code;  /* with it */
+    const char *place; /* of this event */
 };
 typedef void mg_queue_event_fn(void *user, const struct mg_queue_event *event);
 /* At most 64 events of each job behind `after[i]` ("0-0" all). Does not wait. */
@@ -150,7 +151,7 @@ struct mg_job_taken { /* views valid until the next call */
     struct mg_job_blob blob[MG_JOB_MAX_BLOBS];
     size_t n_blob;
     int64_t created_ms;
-    uint64_t offset;      /* bytes that earlier attempts have sent */
+    uint64_t offset; /* bytes that earlier attempts have sent */
     double waited_seconds;
 };
 /* Up to n jobs; fn is called for each. recent: digests of pictures that this worker has. place:
@@ -168,11 +169,11 @@ enum mg_status mg_queue_blob(struct mg_queue *q, const char *tenant, const char 
 
 enum mg_owner { MG_OWNER_OK, MG_OWNER_CANCEL, MG_OWNER_LOST };
 /* Bytes `from` .. of the answer; may be repeated with more of them when it failed. head: "" but for
- * the first. state: NULL while more comes, else "done" or "failed" with a code, "cancelled". Nothing
- * is written with LOST. */
+ * the first. state: NULL while more comes, else "done" or "failed" with a code, "cancelled".
+ * Nothing is written with LOST. */
 enum mg_status mg_queue_emit(struct mg_queue *q, const char *id, unsigned attempt, const char *head,
-                             uint64_t from, struct mg_slice data, const char *state, const char *code,
-                             enum mg_owner *owner, struct mg_err *err);
+                             uint64_t from, struct mg_slice data, const char *state,
+                             const char *code, enum mg_owner *owner, struct mg_err *err);
 /* The job goes back to its place; counted: as a start that failed. */
 enum mg_status mg_queue_release(struct mg_queue *q, const char *id, unsigned attempt, bool counted,
                                 enum mg_owner *owner, struct mg_err *err);

@@ -33,15 +33,16 @@ static struct mg_job_request *parse(const struct mg_buf *b) {
 static void pictures_go_and_the_rest_stays(void **state) {
     char *one = encoded(1), *two = encoded(2), *text = encoded(1);
     struct mg_buf b = {0};
-    mg_buf_printf(&b,
-                  "{ \"odd\" : [1, 2.50],\"stream\":true, \"messages\":[{\"role\":\"user\",\"content\":["
-                  "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,%s\"}},"
-                  "{\"type\":\"text\",\"text\":\"data:image/png;base64,%s\"},"
-                  "{\"type\":\"image_url\",\"image_url\":\"%s\"},"
-                  "{\"type\":\"image_url\",\"image_url\":\"margay-file:file-abc\"},"
-                  "{\"type\":\"image_file\",\"image_file\":{\"file_id\":\"file-abc\"}},"
-                  "{\"type\":\"image_url\",\"image_url\":{\"url\":\"%s\"}}]}]}",
-                  one, text, two, one);
+    mg_buf_printf(
+        &b,
+        "{ \"odd\" : [1, 2.50],\"stream\":true, \"messages\":[{\"role\":\"user\",\"content\":["
+        "{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,%s\"}},"
+        "{\"type\":\"text\",\"text\":\"data:image/png;base64,%s\"},"
+        "{\"type\":\"image_url\",\"image_url\":\"%s\"},"
+        "{\"type\":\"image_url\",\"image_url\":\"margay-file:file-abc\"},"
+        "{\"type\":\"image_file\",\"image_file\":{\"file_id\":\"file-abc\"}},"
+        "{\"type\":\"image_url\",\"image_url\":{\"url\":\"%s\"}}]}]}",
+        one, text, two, one);
     struct mg_job_request *r = parse(&b);
     assert_true(r->stream);
     assert_int_equal(r->n_picture, 3);
@@ -75,7 +76,8 @@ static void slashes_with_backslashes_and_what_is_no_picture(void **state) {
     struct mg_buf b = {0};
     mg_buf_add_str(&b, "{\"messages\":[{\"content\":[{\"image_url\":\"data:image\\/png;base64,");
     for (char *c = one; *c; c++) mg_buf_printf(&b, *c == '/' ? "\\%c" : "%c", *c);
-    mg_buf_printf(&b, "\"},{\"type\":\"image_url\",\"image_url\":\"data:image/png;base64,!%s\"}]}]}", one);
+    mg_buf_printf(
+        &b, "\"},{\"type\":\"image_url\",\"image_url\":\"data:image/png;base64,!%s\"}]}]}", one);
     struct mg_job_request *r = parse(&b);
     assert_int_equal(r->n_picture, 1);
     assert_int_equal(r->picture[0].n, N);
@@ -94,7 +96,8 @@ static void what_is_no_json_is_refused_and_other_bodies_pass(void **state) {
     struct mg_fault f = {0};
     assert_int_not_equal(mg_job_request_parse("{\"a\":", 5, 100, &r, &f), MG_OK);
     assert_null(r);
-    static const char *const any[] = {"{}", "{\"messages\":7}", "{\"messages\":[7,{\"content\":[1]}]}",
+    static const char *const any[] = {"{}", "{\"messages\":7}",
+                                      "{\"messages\":[7,{\"content\":[1]}]}",
                                       "{\"content\":\"tokens\",\"stream\":1}"};
     for (size_t i = 0; i < 4; i++) {
         f = (struct mg_fault){0};

@@ -19,15 +19,18 @@ static void add(struct mg_buf *b, const char *choices, const char *more) {
 /* The answer in pieces of so many bytes, each with a log-probability for each byte. */
 static void stream(struct mg_buf *b, const char *text, size_t piece, bool logprobs, bool end) {
     char choice[512], tokens[400];
-    add(b, "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}", "");
+    add(b,
+        "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}",
+        "");
     for (size_t at = 0, n = strlen(text); at < n; at += piece) {
         size_t m = piece < n - at ? piece : n - at, k = 0;
         tokens[0] = 0;
         for (size_t i = 0; i < m; i++)
-            k += (size_t)snprintf(tokens + k, sizeof tokens - k, "%s{\"token\":\"%c\"}", i ? "," : "",
-                                  text[at + i]);
+            k += (size_t)snprintf(tokens + k, sizeof tokens - k, "%s{\"token\":\"%c\"}",
+                                  i ? "," : "", text[at + i]);
         snprintf(choice, sizeof choice,
-                 "{\"index\":0,\"delta\":{\"content\":\"%.*s\"},\"logprobs\":%s%s%s,\"finish_reason\":null}",
+                 "{\"index\":0,\"delta\":{\"content\":\"%.*s\"},\"logprobs\":%s%s%s,\"finish_"
+                 "reason\":null}",
                  (int)m, text + at, logprobs ? "{\"content\":[" : "null", logprobs ? tokens : "",
                  logprobs ? "]}" : "");
         add(b, choice, "");
@@ -78,7 +81,8 @@ static void any_two_ways_to_cut_come_to_the_answer_once(void **state) {
                 mg_buf_add(&out, first.data, at);
                 for (size_t k = 0; k < second.n; k += a)
                     assert_int_equal(mg_resume_feed(&r, second.data + k,
-                                                    a < second.n - k ? a : second.n - k, &out, NULL),
+                                                    a < second.n - k ? a : second.n - k, &out,
+                                                    NULL),
                                      MG_OK);
                 read_stream(&out, got, n);
                 assert_string_equal(got, text);
