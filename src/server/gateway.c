@@ -232,7 +232,15 @@ void on_delivery(void *arg) {
     struct relay *r = d->relay;
     struct mg_http_exchange *x =
         atomic_load(&r->gone) ? NULL : mg_http_find(r->g->s->http, r->exchange);
-    if (x && !r->ended) {
+    if (x && !r->ended && d->anew && r->begun) {
+        struct mg_fault f = {0};
+        fault_of("answer_changed", &f);
+        fail_relay(r, x, &f, 0);
+    } else if (x && !r->ended) {
+        if (d->anew) {
+            mg_buf_free(&r->whole);
+            r->offset = 0;
+        }
         if (d->head.n) read_head(r, (char *)d->head.data);
         if (d->data.n) take_data(r, x, (struct mg_slice){d->data.data, d->data.n}, d->end);
         if (d->state[0]) {

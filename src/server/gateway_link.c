@@ -375,6 +375,12 @@ static void on_note(void *user, const char *id) {
     unlock(g);
 }
 
+/* Does an event begin where the last one ended? One that is resumed begins somewhere within. */
+static bool follows(const struct reading *w, const struct mg_queue_event *e) {
+    uint64_t at = strtoull(w->place[e->job], NULL, 10), begin = e->end - e->data.n;
+    return begin == at || (w->relay[e->job]->kind == RELAY_RESUME && begin < at);
+}
+
 static void on_event(void *user, const struct mg_queue_event *e) {
     struct reading *w = user;
     struct relay *r = w->relay[e->job];
@@ -386,6 +392,13 @@ static void on_event(void *user, const struct mg_queue_event *e) {
         w->delivery[e->job] = d;
     }
     if (!d || d->head.failed || d->data.failed) return; /* read again later: its place stays */
+    if (e->data.n && !follows(w, e)) { /* Redis came back with less than it had, and went on */
+        mg_buf_free(&d->head);
+        mg_buf_free(&d->data);
+        d->anew = true;
+        snprintf(w->place[e->job], sizeof w->place[e->job], "0-0");
+    }
+    if (d->anew) return;
     if (e->head) mg_buf_add_str(&d->head, e->head);
     if (e->data.n) {
         mg_buf_add(&d->data, e->data.data, e->data.n);
@@ -440,6 +453,31 @@ static void deliver(struct gateway *g, struct reading *w, bool *more) {
             if (!d->state[0]) r->dirty = true; /* there may be more behind what one call brings */
             unlock(g);
             *more = *more || w->n_event[i] >= 64;
+            post(g, on_delivery, d, drop_delivery);
+        }
+        relay_unref(r);
+    }
+}
+
+/* After Redis was away: does it have less of a job than the client? */
+static void look_for_losses(struct gateway *g, struct reading *w) {
+    gather(g, w, true, false);
+    for (size_t i = 0; i < w->n; i++) {
+        struct relay *r = w->relay[i];
+        struct mg_job_state job;
+        struct mg_err err = {0};
+        struct delivery *d = NULL;
+        if (mg_queue_state(g->reading, r->id, r->tenant, g->name, &job, &err) == MG_OK &&
+            job.state[0] && job.offset < strtoull(r->place, NULL, 10))
+            d = calloc(1, sizeof *d);
+        if (d) {
+            atomic_fetch_add(&r->refs, 1);
+            d->relay = r;
+            d->anew = true;
+            snprintf(r->place, sizeof r->place, "0-0");
+            lock(g);
+            r->busy = r->dirty = true;
+            unlock(g);
             post(g, on_delivery, d, drop_delivery);
         }
         relay_unref(r);
@@ -504,6 +542,7 @@ static void *read_events(void *arg) {
     struct reading *w = calloc(1, sizeof *w);
     char inbox[MG_JOB_PLACE_BYTES] = "";
     double next_sweep = 0, next_doubt = 0, heard = mg_clock();
+    bool away = false;
     while (w && !is_closing(g)) {
         struct mg_err err = {0};
         enum mg_status st = MG_OK;
@@ -512,6 +551,8 @@ static void *read_events(void *arg) {
             char now[MG_JOB_PLACE_BYTES];
             st = mg_queue_inbox(g->reading, g->name, now, &err);
             if (!st && !inbox[0]) memcpy(inbox, now, sizeof now);
+            if (!st && away) look_for_losses(g, w);
+            away = away && st;
             next_sweep = mg_clock() + look_seconds;
         }
         if (!st) st = read_news(g, w, sweep, &more, &err);
@@ -526,6 +567,7 @@ static void *read_events(void *arg) {
             continue;
         }
         next_sweep = 0;
+        away = true;
         inbox[0] = 0; /* another server's places may be smaller */
         if (mg_clock() - heard > away_seconds) all_are_away(g, w);
         nanosleep(&(struct timespec){.tv_nsec = (long)(pause_seconds * 1e9)}, NULL);

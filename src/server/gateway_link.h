@@ -62,6 +62,7 @@ struct delivery {
     uint64_t end; /* of data */
     char state[16], code[32];
     double retry_seconds;
+    bool anew; /* what came before it is void: Redis has lost some of it */
 };
 void on_delivery(void *arg);
 

@@ -498,6 +498,12 @@ static void push_run(struct run *r, double now) {
                       &err) != MG_OK)
         return;
     atomic_fetch_add(&p->n_emitted, 1);
+    if (owner == MG_OWNER_GAP) {
+        mg_log(MG_LOG_WARN, "job %s: Redis has lost a part of the answer; it is made anew", r->id);
+        r->state = NULL;
+        return_run(r, false);
+        return;
+    }
     if (owner == MG_OWNER_LOST) {
         atomic_fetch_add(&p->n_lost, r->state == NULL);
         drop_run(r);

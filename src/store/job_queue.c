@@ -233,6 +233,8 @@ static enum mg_status owner_of(redisReply *r, enum mg_owner *owner, struct mg_er
         *owner = MG_OWNER_CANCEL;
     else if (says(r, "lost"))
         *owner = MG_OWNER_LOST;
+    else if (says(r, "gap"))
+        *owner = MG_OWNER_GAP;
     else
         st = strange(err);
     freeReplyObject(r);

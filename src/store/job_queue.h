@@ -167,7 +167,8 @@ enum mg_status mg_queue_wait_jobs(struct mg_queue *q, const char place[MG_JOB_PL
 enum mg_status mg_queue_blob(struct mg_queue *q, const char *tenant, const char *digest,
                              struct mg_buf *out, struct mg_err *err);
 
-enum mg_owner { MG_OWNER_OK, MG_OWNER_CANCEL, MG_OWNER_LOST };
+/* GAP: Redis has lost what the attempt had already written; it has to be given back. */
+enum mg_owner { MG_OWNER_OK, MG_OWNER_CANCEL, MG_OWNER_LOST, MG_OWNER_GAP };
 /* Bytes `from` .. of the answer; may be repeated with more of them when it failed. head: "" but for
  * the first. state: NULL while more comes, else "done" or "failed" with a code, "cancelled".
  * Nothing is written with LOST. */

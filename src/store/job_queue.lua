@@ -281,14 +281,16 @@ function op.take(worker, n, look, aged, ...)
     return out
 end
 
--- id attempt head from data state code -> 'ok', 'cancel', 'lost'. head '' after the first; state '' while
+-- id attempt head from data state code -> 'ok', 'cancel', 'lost', 'gap'. head '' after the first; state '' while
 -- more comes. Nothing is written for those that are lost, nor a second time: a call that was given up
--- while Redis stood still may have been done all the same, so data says where it belongs.
+-- while Redis stood still may have been done all the same, so data says where it belongs. 'gap': Redis
+-- has lost what came before (appendfsync everysec, and it was killed).
 function op.emit(id, attempt, head, from, data, state, code)
     local how = owner(id, attempt)
     if how == 'lost' then return how end
     local v = get(id, 'off', 'gw', 'live', 'started')
     local off = number(v[1])
+    if off < number(from) then return 'gap' end
     if head ~= '' and call('EXISTS', event_key(id)) == 0 then
         call('XADD', event_key(id), '0-1', 'h', head)
     end

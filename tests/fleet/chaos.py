@@ -39,12 +39,11 @@ class Asked:
             choice = json.loads(body)["choices"][0]
             return choice["message"]["content"]
         body = re.sub(rb"^: ping\n\n", b"", body, flags=re.M)
+        if b"data: {\"error\"" in body:
+            self.codes[json.loads(body.split(b"data: ")[-1])["error"]["code"]] += 1
         if not body.endswith(b"data: [DONE]\n\n"):
             return None
         parts = [json.loads(e[6:]) for e in body.decode().split("\n\n") if e.startswith("data: {")]
-        if any("error" in p for p in parts):
-            self.codes[parts[-1]["error"]["code"]] += 1
-            return None
         self.raw = body
         return "".join(c["delta"].get("content") or "" for p in parts for c in p["choices"])
 
@@ -163,6 +162,9 @@ def run(folder, large, jobs, seconds, seed, clients=12, limit=90, pause=1.5, lon
              f"clients met: {dict(sum((a.codes for a in asked), collections.Counter()))}")
         keys = {k: redis("HGET", BASE + "meta", k) for k in ("waiting", "bytes", "submitted", "takeovers", "released", "ended:done", "ended:dead")}
         tell(f"queue: {keys}")
+        notes = collections.Counter(re.sub(r"job-[0-9a-f]+", "JOB", line).strip() for p in fleet.programs for line in p.log
+                                    if "listening" not in line and "the queue is" not in line)
+        tell(f"said: {[n for n in notes.items() if 'margay: ' in n[0] and not re.search('demo|printed|receipt|margay pull|margay ask|loading', n[0])]}")
         assert not wrong, wrong[:10]
         assert int(keys["ended:done"]) == int(keys["submitted"]) == jobs and keys["waiting"] == keys["bytes"] == "0"
         assert redis("XLEN", BASE + "jobs") == 0 and redis("EXISTS", BASE + "dead") == 0

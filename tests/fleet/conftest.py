@@ -25,8 +25,7 @@ class KeptRedis(RedisServer):
     """With its commands in a file: it can be killed and comes back with all that it has acknowledged."""
 
     def __init__(self, folder, *args):
-        self.args = args
-        super().__init__(folder, "--appendonly", "yes", "--appendfsync", "everysec", *args)
+        super().__init__(folder, "--appendonly", "yes", "--appendfsync", "always", *args)
 
     def kill(self):
         os.kill(self.process.pid, signal.SIGCONT)

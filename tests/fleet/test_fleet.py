@@ -1,9 +1,9 @@
 """margay serve --queue and margay worker over a real redis-server: what a client sees, and what it sees when one dies."""
-import json, re, signal, threading, time
+import importlib.util, json, re, signal, threading, time
 
 import pytest
 
-from conftest import BASE, SLOW, serving
+from conftest import BASE, ROOT, SLOW, serving
 from serve_conftest import RIGHT, data_url, picture, question, upload
 
 LONG = {"ignore_eos": True, "temperature": 5, "top_k": 0, "top_p": 1}
@@ -192,6 +192,52 @@ def test_a_question_may_be_repeated_under_the_clients_own_job_id(fleet):
     assert gateway.chat("hi", headers={**headers, "X-Margay-Job": "mine"}).status == 400
 
 
+def test_what_the_document_says_of_jobs(fleet):
+    gateway, _ = fleet.gateway(), fleet.worker()
+    document = gateway.get("/openapi.json").json
+    schema, path = document["components"]["schemas"]["Job"], document["paths"]["/v1/jobs/{id}"]
+    replies = [gateway.chat("hi", headers={"X-Margay-Background": "1"}).json]
+    job = "/v1/jobs/" + replies[0]["id"]
+    gateway.wait(lambda: gateway.get(job).json["status"] == "done")
+    replies += [gateway.get(job).json, gateway.call("DELETE", job).json]
+    for r in replies:
+        assert set(schema["required"]) <= set(r) <= set(schema["properties"])
+        assert r["status"] in schema["properties"]["status"]["enum"] and re.match(schema["properties"]["id"]["pattern"], r["id"])
+    assert set(path) == {"get", "delete"} and replies[-1]["status"] == "done"
+
+
+def test_openais_client_through_a_gateway(fleet, monkeypatch):
+    monkeypatch.syspath_prepend(str(load_clients().from_pip("openai")))
+    import openai
+    gateway, _ = fleet.gateway("--api-key", "secret"), fleet.worker()
+    client = openai.OpenAI(api_key="secret", base_url=f"http://127.0.0.1:{gateway.port}/v1", max_retries=0)
+    ask = dict(model="m", temperature=0, messages=question(CASE["question"], picture(CASE["image"]))["messages"])
+    reply = client.chat.completions.create(**ask)
+    assert reply.choices[0].message.content == CASE["answer"] and reply.usage.completion_tokens > 1
+    parts = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == CASE["answer"]
+    assert parts[-1].usage.completion_tokens == reply.usage.completion_tokens
+    raw = client.chat.completions.with_raw_response.create(**ask)
+    assert raw.headers["x-margay-job"].startswith("job-") and raw.parse().choices[0].message.content == CASE["answer"]
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="m", messages=[])
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(api_key="x", base_url=client.base_url, max_retries=0).models.list()
+    file = client.files.create(file=("a.png", picture(CASE["image"])), purpose="vision")
+    ask["messages"][0]["content"][0]["image_url"]["url"] = "margay-file:" + file.id
+    assert client.chat.completions.create(**ask).choices[0].message.content == CASE["answer"]
+    gateway.wait(lambda: gateway.get("/v1/models", X_Api_Key="secret").json["data"], 10)
+    assert [m.id for m in client.models.list()] == ["margay-demo"]
+
+
+def load_clients():
+    """tests/clients/conftest.py, which installs other people's programs."""
+    spec = importlib.util.spec_from_file_location("clients_conftest", ROOT / "tests" / "clients" / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_who_leaves_cancels_and_so_does_delete(fleet, large):
     gateway, worker = fleet.gateway(), fleet.worker(*large[0], env=large[1])
     for how in ("leave", "delete"):
@@ -358,6 +404,32 @@ def test_redis_comes_back_with_all_that_it_had(fleet, large, how):
     assert events[-1] == "[DONE]" and len(text) > 1000
     gateway.wait(lambda: gateway.get("/v1/jobs/" + waiting).json.get("status") == "done")
     assert fleet.redis.client()("HGET", BASE + "meta", "takeovers") is None  # nobody was dead
+
+
+def test_what_redis_has_lost_is_made_anew_and_never_mixed(fleet, large):
+    """appendfsync everysec and a kill: the last second of an answer is gone. Done by hand here."""
+    gateway, worker = fleet.gateway(), fleet.worker(*large[0], env=large[1])
+    redis = fleet.redis.client()
+    id = "job-" + 16 * "d" + "0" + 15 * "7"  # its last 16 digits are the seed
+    body = long(4000, stream=True)
+    c, r = gateway.open_stream(body, X_Margay_Job=id, X_Margay_Detach="1")
+    got = read_some(r, 30000)
+    events = redis("XRANGE", BASE + "ev:" + id, "-", "+")
+    kept = [e for e in events if e[0].endswith("-0")][0][0]
+    lost = [e[0] for e in redis("XRANGE", BASE + "ev:" + id, "(" + kept, "+")]
+    redis("EVAL", "for _, e in ipairs(redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], '+')) do redis.call('XDEL', KEYS[1], e[1]) end "
+          "redis.call('XSETID', KEYS[1], ARGV[1]) return redis.call('HSET', KEYS[2], 'off', ARGV[2])",
+          2, BASE + "ev:" + id, BASE + "job:" + id, kept, kept.split("-")[0])
+    assert lost
+    rest = read_all(r, got)
+    if "data: [DONE]" not in rest:
+        assert json.loads(rest.split("data: ")[-1])["error"]["code"] == "answer_changed"
+    again = gateway.post("/v1/chat/completions", body, X_Margay_Job=id)
+    text, events = streamed(again.body.decode())
+    assert events[-1] == "[DONE]" and sum(1 for e in events[:-1] for c in json.loads(e)["choices"] if c["finish_reason"]) == 1
+    alone = worker.post("/v1/chat/completions", long(4000, stream=True, seed=int(id[-16:], 16)))
+    assert alone.streamed == text
+    assert any("has lost a part" in line for line in worker.log)
 
 
 def test_what_it_costs(fleet):

@@ -147,6 +147,7 @@ def test_what_is_emitted_twice_is_written_once(queue):
     queue.take()
     assert [queue.emit(id, 1, d, at=at) for d, at in (("abc", 0), ("abc", 0), ("abcdef", 0), ("ef", 4), ("g", 6))] == ["ok"] * 5
     assert [(e[0], e[1]["d"]) for e in queue.events(id)] == [("3-0", "abc"), ("6-0", "def"), ("7-0", "g")]
+    assert queue.emit(id, 1, "x", at=9) == "gap" and len(queue.events(id)) == 3  # Redis has lost two bytes
 
 
 def test_a_take_whose_reply_was_lost_is_undone(queue):
