@@ -193,6 +193,12 @@ static void take_data(struct relay *r, struct mg_http_exchange *x, struct mg_sli
 
 static void reply_whole(struct relay *r, struct mg_http_exchange *x) {
     char type[80];
+    struct mg_fault f = {0};
+    if (r->kind == RELAY_RESUME && r->whole.n > RELAY_AHEAD) { /* without Accept it is there */
+        fault_of("answer_too_large", &f);
+        fail_relay(r, x, &f, 0);
+        return;
+    }
     r->ended = true;
     if (r->kind == RELAY_RESUME) { /* as the one event that it is */
         if (!r->begun && begin_stream(r, x) != MG_OK) return;

@@ -18,7 +18,7 @@
 
 enum { MOST_READ = 256 }; /* jobs read at a time */
 static const double look_seconds = 1, patience_seconds = 2, doubt_seconds = 5, away_seconds = 60,
-                    cancel_seconds = 120, pause_seconds = 0.05;
+                    cancel_seconds = 120, pause_seconds = 0.05, held_seconds = 0.005;
 
 static void lock(struct gateway *g) {
     pthread_mutex_lock(&g->mutex);
@@ -375,6 +375,15 @@ static void on_note(void *user, const char *id) {
     unlock(g);
 }
 
+/* Is there one whose news wait for the loop? */
+static bool is_held_up(struct gateway *g) {
+    bool any = false;
+    lock(g);
+    for (struct relay *r = g->watched; r && !any; r = r->next) any = r->busy && r->dirty;
+    unlock(g);
+    return any;
+}
+
 /* Does an event begin where the last one ended? One that is resumed begins somewhere within. */
 static bool follows(const struct reading *w, const struct mg_queue_event *e) {
     uint64_t at = strtoull(w->place[e->job], NULL, 10), begin = e->end - e->data.n;
@@ -452,7 +461,7 @@ static void deliver(struct gateway *g, struct reading *w, bool *more) {
             r->busy = true;
             if (!d->state[0]) r->dirty = true; /* there may be more behind what one call brings */
             unlock(g);
-            *more = *more || w->n_event[i] >= 64;
+            *more = *more || w->n_event[i] >= MG_QUEUE_READ_EVENTS;
             post(g, on_delivery, d, drop_delivery);
         }
         relay_unref(r);
@@ -560,7 +569,9 @@ static void *read_events(void *arg) {
             doubt(g, w);
             next_doubt = mg_clock() + doubt_seconds / 2;
         }
-        double wait = more ? 0 : fmax(0.001, next_sweep - mg_clock());
+        double wait = more            ? 0
+                      : is_held_up(g) ? held_seconds
+                                      : fmax(0.001, next_sweep - mg_clock());
         if (!st) st = mg_queue_wait_inbox(g->reading, g->name, inbox, wait, on_note, g, &err);
         if (!st) {
             heard = mg_clock();

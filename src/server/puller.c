@@ -23,7 +23,7 @@
 
 enum {
     FLUSH_BYTES = 16 << 10,
-    MOST_EMIT = 128 << 10, /* of a stream with one call: gateways pass it on in one write */
+    MOST_EMIT = 64 << 10,  /* of a stream with one call: gateways pass it on in one write */
     MOST_REPLY = 32 << 20, /* bytes of an answer that wait for Redis */
     MOST_PICTURES = 64,    /* kept for jobs to come */
     ABOUT_BEATS = 4        /* beats between two tellings of what this worker is */

@@ -12,10 +12,9 @@
 #include <string.h>
 
 enum {
-    MAX_ARG = 600,    /* of one call */
-    MAX_READ = 256,   /* jobs whose events are read by one call */
-    READ_EVENTS = 64, /* of one job at a time */
-    LOOK_AHEAD = 8,   /* jobs among which a picture may decide */
+    MAX_ARG = 600,  /* of one call */
+    MAX_READ = 256, /* jobs whose events are read by one call */
+    LOOK_AHEAD = 8, /* jobs among which a picture may decide */
     INBOX_NOTES = 512
 };
 static const double first_pause = 0.05, longest_pause = 2;
@@ -407,7 +406,7 @@ enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const 
         redisReply *r;
         add(&a, "XREAD");
         add(&a, "COUNT");
-        add_int(&a, READ_EVENTS);
+        add_int(&a, MG_QUEUE_READ_EVENTS);
         add(&a, "STREAMS");
         for (size_t i = 0; i < most; i++) {
             int to_id = snprintf(key[i], KEY, "%sev:", q->base);

@@ -35,7 +35,8 @@ enum {
     MG_JOB_ID_BYTES = 37,     /* "job-" and 32 digits, and a zero byte */
     MG_JOB_TENANT_BYTES = 33, /* 32 hexadecimal digits; zeros for nobody in particular */
     MG_JOB_MAX_BLOBS = 64,
-    MG_JOB_PLACE_BYTES = 48 /* an ID of a stream: "1700000000000-0" */
+    MG_QUEUE_READ_EVENTS = 8, /* of one job that one call reads */
+    MG_JOB_PLACE_BYTES = 48   /* an ID of a stream: "1700000000000-0" */
 };
 
 /* Texts are borrowed until mg_queue_close. 0 means the default in brackets. */
@@ -121,7 +122,7 @@ struct mg_queue_event {
     const char *place; /* of this event */
 };
 typedef void mg_queue_event_fn(void *user, const struct mg_queue_event *event);
-/* At most 64 events of each job behind `after[i]` ("0-0" all). Does not wait. */
+/* At most MG_QUEUE_READ_EVENTS of each job behind `after[i]` ("0-0" all). Does not wait. */
 enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const char *const *after,
                                size_t n, mg_queue_event_fn *fn, void *user, struct mg_err *err);
 /* Where the gateway's inbox ends now; it is made when it isn't there. */

@@ -461,3 +461,23 @@ def margay_run():
         p = subprocess.run([serving.BIN, *args], capture_output=True, text=True, timeout=60)
         return p.returncode, p.stderr
     return run
+
+
+def test_the_whole_of_a_long_stream_comes_at_once_and_to_a_slow_reader(fleet, large):
+    """More than the server queues for a client that does not read."""
+    gateway, _ = fleet.gateway(), fleet.worker(*large[0], env=large[1])
+    reply = gateway.post("/v1/chat/completions", long(5000, stream=True, logprobs=True, top_logprobs=5))
+    assert streamed(reply.body.decode())[1][-1] == "[DONE]" and len(reply.body) > 3 << 20
+    job = "/v1/jobs/" + reply.headers["x-margay-job"]
+    began = time.monotonic()
+    again = gateway.get(job, Accept="text/event-stream").body
+    assert re.sub(rb"^(id: \d+|: ping)\n", b"", again, flags=re.M) == reply.body and time.monotonic() - began < 5 * SLOW
+    c = gateway.connect()
+    c.request("GET", job, headers={"Accept": "text/event-stream"})
+    r = c.getresponse()
+    time.sleep(1)
+    got = b""
+    while piece := r.read1(200_000):
+        got += piece
+        time.sleep(0.005)
+    assert re.sub(rb"^(id: \d+|: ping)\n+", b"", got, flags=re.M) == reply.body
