@@ -28,7 +28,7 @@ static struct got read_in(const char *text, size_t step) {
         g.feed = mg_http_response_feed(&r, (const uint8_t *)text + at, take, &used, &piece);
         assert_true(used > 0 && used <= take);
         assert_true(n_body + piece.n < sizeof g.body);
-        memcpy(g.body + n_body, piece.data, piece.n);
+        if (piece.n) memcpy(g.body + n_body, piece.data, piece.n); /* data may be NULL else */
         n_body += piece.n;
         at += used;
     }

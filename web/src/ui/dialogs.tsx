@@ -7,13 +7,23 @@ import { Icon } from "./icons";
 
 export function Dialog({ name, title, children, onClose }: { name: string; title: string; children: ComponentChildren; onClose?: () => void }): JSX.Element {
   const ref = useRef<HTMLDialogElement>(null);
+  const gone = useRef(false);
   useEffect(() => {
     const before = document.activeElement as HTMLElement | null;
-    if (!ref.current?.open) ref.current?.showModal();
-    return () => before?.focus?.();
+    const dialog = ref.current;
+    if (!dialog?.open) dialog?.showModal();
+    return () => {
+      gone.current = true;
+      dialog?.close(); // while it is modal nothing else can have the focus
+      before?.focus?.();
+    };
   }, []);
   const down = useRef<EventTarget | null>(null);
-  const close = () => (onClose ? onClose() : set({ panel: null }));
+  const close = () => {
+    if (gone.current) return; // its close event comes when another dialog may be open
+    if (onClose) onClose();
+    else set({ panel: null });
+  };
   return (
     <dialog
       ref={ref}
