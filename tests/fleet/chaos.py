@@ -89,10 +89,14 @@ class Monkey(threading.Thread):
     def __init__(self, fleet, gateway, workers, rng, pause):
         super().__init__(daemon=True)
         self.fleet, self.gateway, self.workers, self.rng, self.pause = fleet, gateway, workers, rng, pause
-        self.done, self.stop_asked, self.fault = collections.Counter(), threading.Event(), None
+        self.deck, self.done, self.stop_asked, self.fault = [], collections.Counter(), threading.Event(), None
 
     def act(self):
-        r, what = self.rng, self.rng.choice(["kill worker"] * 3 + ["pause worker"] * 2 + ["kill gateway", "pause gateway", "kill redis", "pause redis"])
+        r = self.rng
+        if not self.deck:  # each kind has its turn, in any order
+            self.deck = ["kill worker"] * 2 + ["pause worker", "kill gateway", "pause gateway", "kill redis", "pause redis"]
+            r.shuffle(self.deck)
+        what = self.deck.pop()
         target = {"worker": r.choice(self.workers), "gateway": self.gateway, "redis": self.fleet.redis}[what.split()[1]]
         self.done[what] += 1
         if what == "kill redis":
