@@ -47,6 +47,8 @@ if [ "$what" = test ]; then
     need redis-server have redis-server
     need openssl have openssl
     need nginx-light nginx_there
+    need python3-yaml module yaml
+    need systemd have systemd-analyze
     need nodejs have node
     need npm have npm
     # For the page's tests. Ubuntu has it as a snap only; the tests say then that they were left out.

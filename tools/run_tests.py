@@ -218,6 +218,7 @@ def main():
         gcc.pytest("fleet", "tests/fleet")
         gcc.page()
         gcc.pytest("clients", "tests/clients")
+        gcc.pytest("deploy", "tests/deploy")
         gcc.pytest("oracle", "tests/oracle")
         gcc.lint()
     if not o.quick:
@@ -229,6 +230,7 @@ def main():
             san.pytest("HTTP server", "tests/net")
             san.pytest("margay serve", "tests/serve")
             san.pytest("fleet", "tests/fleet", "-k", "not costs and not openai")
+            san.pytest("deploy", "tests/deploy/test_container.py")
             san.pytest("oracle", "tests/oracle", "-k", "tied and (two_images or multi_turn or gray_tall)")
         tsan = Build(count, "tsan", "build-tsan", ["-Dbuildtype=debugoptimized", "-Db_lundef=false",
                                                    "-Db_sanitize=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})

@@ -119,13 +119,24 @@ double mg_clock(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-size_t mg_memory_resident(void) {
-    unsigned long long pages = 0;
+static void read_statm(unsigned long long pages[2]) {
+    pages[0] = pages[1] = 0;
     FILE *f = fopen("/proc/self/statm", "re");
-    if (!f) return 0;
-    if (fscanf(f, "%*u %llu", &pages) != 1) pages = 0;
+    if (!f) return;
+    if (fscanf(f, "%llu %llu", &pages[0], &pages[1]) != 2) pages[0] = pages[1] = 0;
     fclose(f);
-    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+size_t mg_memory_mapped(void) {
+    unsigned long long pages[2];
+    read_statm(pages);
+    return (size_t)pages[0] * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+size_t mg_memory_resident(void) {
+    unsigned long long pages[2];
+    read_statm(pages);
+    return (size_t)pages[1] * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 void mg_memory_use(size_t *anon_bytes, size_t *peak_bytes) {

@@ -37,6 +37,8 @@ enum mg_status mg_path_join(char *out, size_t cap, const char *dir, const char *
 /* Monotonic seconds. */
 double mg_clock(void);
 
+/* Address space that the process has taken, in bytes; 0 when it can't be read. */
+size_t mg_memory_mapped(void);
 /* Resident memory of the process in bytes, mapped files included; 0 when it can't be read. */
 size_t mg_memory_resident(void);
 /* Resident memory of this process in bytes, from /proc: now (RssAnon + VmSwap) and the peak

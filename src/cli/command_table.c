@@ -162,6 +162,16 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
           "margay load http://gpu.example:8000 --open 5 --warm-up 10 --svg load.svg --json",
           "margay load https://api.example/v1 --api-key-file key.txt --arrivals ramp:1-20", NULL},
          1},
+    [MG_CMD_HEALTH] =
+        {"health",
+         "[options] [URL]",
+         "ask a server whether it is ready",
+         "Sends GET /ready (or the path that the URL has) to http://, https:// or unix:/PATH "
+         "[default: http://127.0.0.1:8080], prints the answer's status, and ends with 0 when that "
+         "is 200, else with 1. For the health checks of containers.",
+         {"margay health", "margay health --timeout 2 unix:/run/margay/margay.sock",
+          "margay health --insecure https://localhost:8443/live", NULL},
+         1},
     [MG_CMD_HELP] =
         {"help",
          "[COMMAND] [--man]",

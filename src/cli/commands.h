@@ -17,6 +17,7 @@ enum mg_exit mg_cmd_pull(struct mg_options *o);
 enum mg_exit mg_cmd_bench(struct mg_options *o);
 enum mg_exit mg_cmd_doctor(struct mg_options *o);
 enum mg_exit mg_cmd_load(struct mg_options *o);
+enum mg_exit mg_cmd_health(struct mg_options *o);
 enum mg_exit mg_cmd_help(struct mg_options *o);
 enum mg_exit mg_cmd_version(struct mg_options *o);
 enum mg_exit mg_cmd_completion(struct mg_options *o);

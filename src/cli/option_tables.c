@@ -19,6 +19,7 @@
 #define WORKER (1u << MG_CMD_WORKER)
 #define SERVE (SERVE_ALONE | WORKER) /* a worker is a server too */
 #define LOAD (1u << MG_CMD_LOAD)
+#define HEALTH (1u << MG_CMD_HEALTH)
 #define HELP (1u << MG_CMD_HELP)
 #define EVERY ((1u << MG_N_CMD) - 1)
 #define ANSWER (ASK | CHAT)
@@ -1019,10 +1020,10 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                         .min = 0.01,
                         .max = 86400,
                         .value = "SECONDS",
-                        .fallback = "300",
+                        .fallback = "300; health: 5",
                         .group = G_LOAD,
                         .help = "Longest time from sending to the answer's end.",
-                        .commands = LOAD},
+                        .commands = LOAD | HEALTH},
     [MG_OPT_MAX_CONNECTIONS] =
         {.name = "max-connections",
          .type = MG_TYPE_INT,
@@ -1056,14 +1057,14 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                         .fallback = "the system's, SSL_CERT_FILE",
                         .group = G_LOAD,
                         .help = "Certificates in PEM that vouch for an https server.",
-                        .commands = LOAD},
+                        .commands = LOAD | HEALTH},
     [MG_OPT_INSECURE] = {.name = "insecure",
                          .type = MG_TYPE_FLAG,
                          .argv_only = true,
                          .fallback = "off",
                          .group = G_LOAD,
                          .help = "Takes any certificate of an https server.",
-                         .commands = LOAD},
+                         .commands = LOAD | HEALTH},
     [MG_OPT_PICTURES] = {.name = "pictures",
                          .type = MG_TYPE_STRING,
                          .argv_only = true,

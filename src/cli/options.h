@@ -30,6 +30,7 @@ enum mg_command {
     MG_CMD_BENCH,
     MG_CMD_DOCTOR,
     MG_CMD_LOAD,
+    MG_CMD_HEALTH,
     MG_CMD_HELP,
     MG_CMD_VERSION,
     MG_CMD_COMPLETION,

@@ -5,14 +5,17 @@
  */
 #include "cli/commands.h"
 
+#include "net/listen.h"
 #include "server/server.h"
 #include "store/job_queue.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static struct mg_server *running; /* for the handler; set while it runs */
 
@@ -161,6 +164,36 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
     return s;
 }
 
+/* Each thread's arena reserves 64 MB of address space. Where that is limited (ulimit -v) one serves
+ * all: the threads that compute allocate nothing. */
+static void limit_arenas(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        mallopt(M_ARENA_MAX, 1);
+}
+
+/* Sockets of a service manager take the place of --host, --port and --unix-socket. Who may ask
+ * without a key goes by the address that others reach, if one of them is such. */
+struct inherited {
+    int fd[MG_LISTEN_MAX];
+    size_t n;
+    char host[MG_PEER_TEXT];
+};
+
+static void use_inherited(struct inherited *in, struct mg_server_options *s) {
+    if (!in->n) return;
+    for (size_t i = 0; i < in->n; i++) {
+        char host[MG_PEER_TEXT];
+        mg_listen_host(in->fd[i], host);
+        bool loopback = !strncmp(host, "127.", 4) || !strcmp(host, "::1");
+        if (*host && (!in->host[0] || !loopback)) memcpy(in->host, host, sizeof host);
+    }
+    s->fd = in->fd;
+    s->n_fd = in->n;
+    s->host = in->host[0] ? in->host : NULL;
+    s->unix_path = NULL;
+}
+
 static enum mg_exit serve(struct mg_options *o) {
     struct mg_err err = {0};
     struct mg_queue_options queue;
@@ -168,11 +201,18 @@ static enum mg_exit serve(struct mg_options *o) {
     struct mg_server *server = NULL;
     char name[256];
     bool queued = mg_opt_set(o, MG_OPT_QUEUE), gateway = queued && o->command == MG_CMD_SERVE;
+    struct mg_manager manager;
+    struct inherited in = {.n = 0};
     enum mg_status status = check(o, &err);
+    limit_arenas();
+    mg_manager_open(&manager);
     if (status == MG_OK && queued) status = queue_options(o, &queue, &err);
+    if (status == MG_OK) status = mg_listen_inherited(in.fd, &in.n, &err);
     if (status == MG_OK && !gateway) status = mg_session_open(o, &engine, &err);
     if (status == MG_OK) {
         struct mg_server_options s = server_options(o, engine, name, sizeof name);
+        use_inherited(&in, &s);
+        s.manager = &manager;
         if (queued) s.queue = &queue;
         status = mg_server_open(engine, &s, &server, &err);
     }
@@ -185,6 +225,7 @@ static enum mg_exit serve(struct mg_options *o) {
     }
     mg_server_close(server);
     mg_engine_close(engine);
+    mg_manager_close(&manager);
     return status == MG_OK ? MG_EXIT_OK : mg_report(o, &err);
 }
 

@@ -177,6 +177,11 @@ enum mg_status mg_session_open(struct mg_options *o, mg_engine **out, struct mg_
     e.load_user = &loading;
     st = mg_engine_open(folder, &e, out, err);
     mg_progress_clear(&p);
+    if (st == MG_ERR_ARGUMENT && !strcmp(err->code, "cpu_range")) {
+        struct mg_err why = *err;
+        mg_err_clear(err);
+        st = mg_fail(err, MG_ERR_ARGUMENT, "usage", "--cpu-range: %s", why.text);
+    }
     if (!st && verbose) {
         struct mg_engine_info info;
         mg_engine_info(*out, &info);

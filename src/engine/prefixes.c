@@ -132,7 +132,8 @@ static bool is_superfluous(struct mg_prefix_store *s, const mg_chat *chat) {
 }
 
 void mg_prefix_keep(struct mg_prefix_store *s, mg_chat *chat) {
-    size_t n = chat->kv.n, bytes = mg_kv_bytes(&chat->kv, n) + n * sizeof(int64_t);
+    size_t n = chat->kv.n, bytes = n * sizeof(int64_t);
+    bytes += s->by_space ? chat->kv.bytes : mg_kv_bytes(&chat->kv, n);
     if (n < MG_LEAST_PREFIX || bytes > s->budget || is_superfluous(s, chat)) return;
     struct mg_prefix *p = calloc(1, sizeof *p);
     if (!p) return;

@@ -21,6 +21,7 @@ struct mg_prefix; /* one entry */
 
 struct mg_prefix_store {
     size_t budget, bytes, n; /* bytes; bytes and entries now */
+    bool by_space;           /* address space counts: an entry reserves a whole context's */
     uint64_t queries, hits;  /* tokens asked for, and found, since the beginning */
     struct mg_prefix *newest, *oldest;
 };

@@ -8,11 +8,14 @@
  */
 #include "engine/schedule.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PASS_STRETCH 2.0 /* duration of a pass with prompt tokens against one without */
 enum { FIRST_PROMPT_ROWS = 32, LEAST_PROMPT_ROWS = 16 };
+
+enum { MOST_PASSED = 8 }; /* later jobs that one which waits for memory lets go first */
 
 void mg_note_counts(struct mg_scheduler *s) {
     struct mg_scheduler_counts *c = &s->counts;
@@ -91,7 +94,19 @@ static void end(struct mg_scheduler *s, struct job *j, enum mg_status status) {
         s->slot[j->slot].used = false;
         s->kv_used -= j->kv_need;
     }
+    mg_tell_counts(s); /* who then asks finds this job's in them */
     mg_job_end(s, j, status);
+    if (status == MG_ERR_MEMORY) mg_give_way(s);
+}
+
+/* A cache is worth less than an answer: half of what they hold goes back to the system. */
+bool mg_give_way(struct mg_scheduler *s) {
+    bool some = s->prefixes.n || s->features.n || s->answers.n;
+    mg_prefix_store_shrink(&s->prefixes, s->prefixes.bytes / 2);
+    mg_feature_cache_shrink(&s->features, s->features.bytes / 2);
+    mg_answer_cache_shrink(&s->answers, s->answers.bytes / 2);
+    malloc_trim(0);
+    return some;
 }
 
 static bool is_cancelled(const struct job *j) {
@@ -167,8 +182,24 @@ static enum mg_status repeat(struct job *j, const struct mg_cached_answer *a) {
     return mg_run_repeat(r, a->finish_reason, a->stop_detail, &j->err);
 }
 
-/* Opens what there is memory for; the first can always go on. */
+/* Sets what it needs; whether there is so much. */
+static bool fits(const struct mg_scheduler *s, struct job *j) {
+    size_t most = s->engine->options.context, left;
+    left = s->kv_budget - mg_min_size(s->kv_budget, s->kv_used);
+    j->kv_need = mg_kv_bytes(&j->chat->kv, most);
+    if (!s->kv_used || j->kv_need <= left) return true;
+    /* perhaps it needs less than all of the context */
+    size_t answer = mg_min_size(j->o.answer.max_tokens, most);
+    j->kv_need =
+        mg_kv_bytes(&j->chat->kv, mg_min_size(most, mg_chat_rough_tokens(j->chat) + answer));
+    return j->kv_need <= left;
+}
+
+/* Opens what there is memory for; the first can always go on. What has to wait lets a few later
+ * ones pass, and then nobody: those that run come to an end. */
 static void open_prepared(struct mg_scheduler *s) {
+    size_t most = s->engine->options.context, n_waiting = 0;
+    bool shut = false;
     for (size_t i = 0; i < s->n_run; i++) {
         struct job *j = s->run[i];
         if (j->open) continue;
@@ -177,13 +208,11 @@ static void open_prepared(struct mg_scheduler *s) {
             i--;
             continue;
         }
-        size_t most = s->engine->options.context;
-        j->kv_need = mg_kv_bytes(&j->chat->kv, most);
-        if (s->kv_used && j->kv_need > s->kv_budget - mg_min_size(s->kv_budget, s->kv_used)) {
-            /* perhaps it needs less than all of the context */
-            size_t rough = mg_chat_rough_tokens(j->chat) + j->o.answer.max_tokens;
-            j->kv_need = mg_kv_bytes(&j->chat->kv, mg_min_size(most, rough));
-            if (j->kv_need > s->kv_budget - mg_min_size(s->kv_budget, s->kv_used)) continue;
+        if (shut) continue;
+        if (!fits(s, j)) {
+            n_waiting++;
+            shut = j->n_passed >= MOST_PASSED;
+            continue;
         }
         enum mg_status status = open_run(s, j);
         if (status != MG_OK) {
@@ -197,6 +226,7 @@ static void open_prepared(struct mg_scheduler *s) {
         s->kv_used += j->kv_need;
         s->slot[j->slot].used = true;
         j->open = true;
+        for (size_t k = 0; k < i && n_waiting; k++) s->run[k]->n_passed += !s->run[k]->open;
         const struct mg_cached_answer *known = find_answer(s, j);
         if (!known) continue;
         end(s, j, repeat(j, known));

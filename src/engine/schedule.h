@@ -15,7 +15,10 @@ struct job {
     double submitted, deadline, began; /* mg_clock; began 0: never left the queue */
     atomic_bool cancelled;             /* set by any thread */
     bool taken;                        /* has one of the places; under the lock */
+    uint64_t turn;                     /* mg_scheduler.turns when taken; under the lock */
     bool displaced;                    /* waits to be refused after all; under the lock */
+    size_t place;                      /* mg_find_places; 0: none; under the lock */
+    struct job *next_of_tenant;        /* likewise */
     struct job *next;                  /* in a list; under the lock */
     struct job *next_of_all;           /* likewise */
     mg_chat *chat;         /* set under the lock by the preparing thread and filled by it, then the
@@ -27,6 +30,7 @@ struct job {
     bool open, looked;
     size_t slot;                      /* once open */
     size_t kv_need;                   /* bytes of keys and values that it may come to */
+    size_t n_passed;                  /* later jobs that were opened while there was none for it */
     struct mg_token_logprob *logprob; /* [n_logprob] of tokens whose text is not out (the first
                                          n_told are), owned */
     size_t n_logprob, n_told, cap_logprob;
@@ -57,7 +61,7 @@ struct mg_scheduler {
     size_t n_thread; /* started */
 
     pthread_mutex_t mutex; /* of these */
-    pthread_cond_t to_prepare, to_engine;
+    pthread_cond_t to_prepare, to_engine, to_go_on;
     struct job *all;
     struct job_list waiting, ready;
     size_t waiting_bytes;
@@ -71,6 +75,7 @@ struct mg_scheduler {
     uint64_t last_id;
     uint64_t changed;   /* counts what may change places in the queue */
     double job_seconds; /* running mean of a job's time from its place on; 0: none yet */
+    bool short_of_memory, gave_way; /* the preparing thread asks the caches; the engine's answer */
     bool stop;
     struct mg_scheduler_counts counts; /* as the engine thread last noted them */
 
@@ -92,12 +97,21 @@ struct mg_scheduler {
     size_t n_in_pass;
 };
 
+/* When this tenant was last taken; 0: not among those remembered. Under the lock. */
+uint64_t mg_last_turn(const struct mg_scheduler *s, const uint8_t *tenant);
+/* Sets each waiting job's place in the order in which they will be taken, should those that have
+ * places end in the order in which they got them. Under the lock. (places.c) */
+void mg_find_places(struct mg_scheduler *s);
 /* One step for the jobs that run: a picture or a pass. */
 void mg_work(struct mg_scheduler *s);
 /* Takes over what has been prepared. */
 void mg_take_ready(struct mg_scheduler *s);
 /* Under the lock, by the engine thread. */
 void mg_note_counts(struct mg_scheduler *s);
+/* The same, taking the lock. */
+void mg_tell_counts(struct mg_scheduler *s);
+/* Memory is short: the caches give half of theirs back; false: they had nothing. Engine thread. */
+bool mg_give_way(struct mg_scheduler *s);
 /* Its pictures are worth fingerprints. Any thread. */
 bool mg_job_wants_similar(const struct mg_scheduler *s, const struct job *j);
 /* The first of its log-probabilities that has not been told. */

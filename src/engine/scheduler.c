@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,8 +53,7 @@ static size_t running_of(const struct busy *b, const uint8_t *tenant) {
     return n;
 }
 
-/* When this tenant was last taken; 0: not among those remembered. */
-static uint64_t last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
+uint64_t mg_last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
     for (size_t i = 0; i < MG_SERVED; i++)
         if (s->served[i].turn && memcmp(s->served[i].tenant, tenant, MG_TENANT_BYTES) == 0)
             return s->served[i].turn;
@@ -62,7 +62,7 @@ static uint64_t last_turn(const struct mg_scheduler *s, const uint8_t *tenant) {
 
 static void note_turn(struct mg_scheduler *s, const uint8_t *tenant) {
     size_t at = 0;
-    uint64_t known = last_turn(s, tenant);
+    uint64_t known = mg_last_turn(s, tenant);
     for (size_t i = 0; i < MG_SERVED; i++) {
         if (s->served[i].turn == known && known) at = i;
         if (!known && s->served[i].turn < s->served[at].turn) at = i;
@@ -81,7 +81,7 @@ static struct job *next_waiting(const struct mg_scheduler *s) {
     for (struct job *j = s->waiting.first; j; j = j->next) {
         if (j->displaced) continue;
         size_t n = running_of(&busy, j->o.tenant);
-        uint64_t turn = n <= fewest ? last_turn(s, j->o.tenant) : 0;
+        uint64_t turn = n <= fewest ? mg_last_turn(s, j->o.tenant) : 0;
         if (n > fewest || (n == fewest && turn >= longest_ago)) continue;
         fewest = n;
         longest_ago = turn;
@@ -196,21 +196,18 @@ static double seconds_ahead(const struct mg_scheduler *s, size_t position) {
 
 /* Tells those that wait their places. The list can't lose anybody meanwhile but by this thread. */
 static void tell_places(struct mg_scheduler *s) {
-    size_t n = 0;
     lock(s);
-    struct job *j = s->waiting.first;
-    unlock(s);
-    while (j) {
-        struct mg_job_event e = {.kind = MG_JOB_QUEUED, .position = ++n};
-        lock(s);
-        double ahead = seconds_ahead(s, n);
-        unlock(s);
+    mg_find_places(s);
+    for (struct job *j = s->waiting.first; j; j = j->next) {
+        struct mg_job_event e = {.kind = MG_JOB_QUEUED, .position = j->place};
+        double ahead = seconds_ahead(s, j->place);
         e.estimate_ms = ahead < 0 ? -1 : ahead * 1e3;
+        if (!j->place) continue; /* it has come meanwhile */
+        unlock(s);
         j->o.event(j->o.user, &e);
         lock(s);
-        j = j->next;
-        unlock(s);
     }
+    unlock(s);
 }
 
 /* Ends what was cancelled or has waited too long; gives the time of the next deadline, 0 none. */
@@ -247,12 +244,34 @@ static double weed(struct mg_scheduler *s) {
     return soonest;
 }
 
+/* Has the engine thread's caches give way; false: they have nothing more, or it ends. */
+static bool find_memory(struct mg_scheduler *s) {
+    lock(s);
+    s->short_of_memory = true;
+    pthread_cond_signal(&s->to_engine);
+    while (s->short_of_memory && !s->stop) pthread_cond_wait(&s->to_go_on, &s->mutex);
+    bool some = !s->short_of_memory && s->gave_way;
+    s->short_of_memory = false;
+    unlock(s);
+    return some;
+}
+
+/* A conversation reserves address space for the whole context, which may be limited. */
+static enum mg_status open_chat(struct mg_scheduler *s, struct job *j, mg_chat **chat) {
+    enum mg_status status = mg_chat_open(s->engine, chat, &j->err);
+    while (status == MG_ERR_MEMORY && !atomic_load(&j->cancelled) && find_memory(s)) {
+        mg_err_clear(&j->err);
+        status = mg_chat_open(s->engine, chat, &j->err);
+    }
+    return status;
+}
+
 static void prepare(struct mg_scheduler *s, struct job *j) {
     struct mg_job_event e = {.kind = MG_JOB_STAGE, .decoding = true};
     j->began = mg_clock();
     j->o.event(j->o.user, &e);
     mg_chat *chat = NULL;
-    enum mg_status status = mg_chat_open(s->engine, &chat, &j->err);
+    enum mg_status status = open_chat(s, j, &chat);
     if (status == MG_OK) {
         memcpy(chat->tenant, j->o.tenant, sizeof chat->tenant);
         chat->want_prints = mg_job_wants_similar(s, j);
@@ -292,6 +311,7 @@ static void *prepare_main(void *arg) {
             s->waiting_bytes -= j->o.bytes;
             j->taken = true;
             note_turn(s, j->o.tenant);
+            j->turn = s->turns;
             s->n_taken++;
             s->counts.last_progress = mg_clock(); /* what was idle until now has not stalled */
         } else if (s->stop && !s->waiting.n) {
@@ -314,6 +334,28 @@ static void *prepare_main(void *arg) {
 }
 
 /* --- from any thread --- */
+/* Under the lock, which it opens. */
+static enum mg_status refuse(struct mg_scheduler *s, double *retry_seconds, struct mg_err *err) {
+    double ahead = seconds_ahead(s, s->options.max_running);
+    size_t n = s->waiting.n;
+    unlock(s);
+    *retry_seconds = ahead < 1 ? 1 : ahead;
+    return mg_fail(err, MG_ERR_LIMIT, "queue_full", "%zu questions are waiting already", n);
+}
+
+enum mg_status mg_scheduler_would_take(struct mg_scheduler *s, const uint8_t *tenant,
+                                       double *retry_seconds, struct mg_err *err) {
+    struct mg_job o = {.bytes = 0};
+    memcpy(o.tenant, tenant, sizeof o.tenant);
+    *retry_seconds = 1;
+    lock(s);
+    bool count_fits = s->waiting.n - s->n_displaced < s->options.max_waiting;
+    if (s->stop || (!has_room(s, 0) && !to_displace(s, &o, count_fits)))
+        return refuse(s, retry_seconds, err);
+    unlock(s);
+    return MG_OK;
+}
+
 enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *o, uint64_t *id,
                                    double *retry_seconds, struct mg_err *err) {
     struct job *j = calloc(1, sizeof *j);
@@ -323,12 +365,8 @@ enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *
     j->deadline = j->submitted + (o->wait_seconds > 0 ? o->wait_seconds : s->options.wait_seconds);
     lock(s);
     if (s->stop || !make_room(s, o)) {
-        double ahead = seconds_ahead(s, s->options.max_running);
-        size_t n = s->waiting.n;
-        unlock(s);
         free(j);
-        *retry_seconds = ahead < 1 ? 1 : ahead;
-        return mg_fail(err, MG_ERR_LIMIT, "queue_full", "%zu questions are waiting already", n);
+        return refuse(s, retry_seconds, err);
     }
     *id = j->id = ++s->last_id;
     j->next_of_all = s->all;
@@ -375,6 +413,20 @@ void mg_take_ready(struct mg_scheduler *s) {
         s->run[s->n_run++] = j;
     }
     mg_note_counts(s);
+    bool give_way = s->short_of_memory;
+    unlock(s);
+    if (!give_way) return;
+    bool gave_way = mg_give_way(s);
+    lock(s);
+    s->gave_way = gave_way;
+    s->short_of_memory = false;
+    pthread_cond_signal(&s->to_go_on);
+    unlock(s);
+}
+
+void mg_tell_counts(struct mg_scheduler *s) {
+    lock(s);
+    mg_note_counts(s);
     unlock(s);
 }
 
@@ -389,7 +441,8 @@ static void *engine_main(void *arg) {
     for (;;) {
         mg_take_ready(s);
         lock(s);
-        while (!s->ready.n && !s->n_run && !s->stop) pthread_cond_wait(&s->to_engine, &s->mutex);
+        while (!s->ready.n && !s->n_run && !s->stop && !s->short_of_memory)
+            pthread_cond_wait(&s->to_engine, &s->mutex);
         bool over = s->stop && !s->n_taken && !s->waiting.n;
         if (s->stop && !over && !s->n_run && !s->ready.n) { /* the other thread has it */
             struct timespec t;
@@ -413,6 +466,21 @@ static size_t memory_left(const mg_engine *e) {
     return all > used ? all - used : 0;
 }
 
+/* Address space that the caches may take when it is limited (ulimit -v), beside the conversations
+ * that run at a time and as much as they for all else; SIZE_MAX: it isn't. */
+static size_t address_space_left(const struct mg_scheduler *s) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= SIZE_MAX / 2) return SIZE_MAX;
+    const struct mg_engine *e = s->engine;
+    const struct mg_text_config *t = &e->model->config.text;
+    size_t chat = mg_kv_reserve(e->mode == MG_MODE_BF16 ? MG_BF16 : MG_F32, t->n_layer,
+                                t->n_head_kv, t->head_dim, e->options.context);
+    size_t all = (size_t)limit.rlim_cur, used = mg_memory_mapped();
+    size_t left = all > used ? all - used : 0, most = SIZE_MAX;
+    if (!mg_mul_size(chat, s->options.max_running + 1, &most)) return 0;
+    return left / 2 > most ? left / 2 - most : 0;
+}
+
 static size_t within(size_t n, size_t least, size_t most) {
     return mg_max_size(least, mg_min_size(n, most));
 }
@@ -428,6 +496,15 @@ static void fill_defaults(struct mg_scheduler *s, const struct mg_scheduler_opti
     if (!(p->wait_seconds > 0)) p->wait_seconds = 300;
     if (!p->feature_budget) p->feature_budget = within(left / 10, 32 * mb, 1024 * mb);
     if (!p->prefix_budget) p->prefix_budget = within(left / 5, 64 * mb, 4096 * mb);
+    size_t space = address_space_left(s);
+    s->prefixes.by_space = space < SIZE_MAX;
+    if (s->prefixes.by_space) {
+        p->max_waiting_bytes = mg_min_size(p->max_waiting_bytes, mg_max_size(space / 4, 4 * mb));
+        if (p->feature_budget != SIZE_MAX)
+            p->feature_budget = mg_min_size(p->feature_budget, space / 4);
+        if (p->prefix_budget != SIZE_MAX)
+            p->prefix_budget = mg_min_size(p->prefix_budget, space / 2);
+    }
     s->features.budget = p->feature_budget == SIZE_MAX ? 0 : p->feature_budget;
     s->answers.budget = p->answer_budget;
     s->answers.seconds = p->answer_seconds;
@@ -454,6 +531,7 @@ enum mg_status mg_scheduler_open(mg_engine *engine, const struct mg_scheduler_op
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->to_prepare, &clock);
     pthread_cond_init(&s->to_engine, &clock);
+    pthread_cond_init(&s->to_go_on, &clock);
     pthread_condattr_destroy(&clock);
     if (status == MG_OK && pthread_create(&s->engine_thread, NULL, engine_main, s))
         status = mg_fail(err, MG_ERR_MEMORY, "thread", "the engine's thread can't be started");
@@ -480,6 +558,7 @@ void mg_scheduler_close(struct mg_scheduler *s) {
     s->changed++;
     pthread_cond_broadcast(&s->to_prepare);
     pthread_cond_broadcast(&s->to_engine);
+    pthread_cond_broadcast(&s->to_go_on);
     unlock(s);
     if (s->n_thread > 1) pthread_join(s->prepare_thread, NULL);
     lock(s);
@@ -497,6 +576,7 @@ void mg_scheduler_close(struct mg_scheduler *s) {
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->to_prepare);
     pthread_cond_destroy(&s->to_engine);
+    pthread_cond_destroy(&s->to_go_on);
     free(s->logits);
     free(s);
 }

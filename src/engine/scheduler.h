@@ -9,8 +9,9 @@
  *
  * Fair: of those that wait, the one whose tenant has the fewest running comes first, then the
  * oldest. When the queue is full, the newest job of the tenant that has most of it is refused after
- * all (queue_full) for one whose tenant has less, so that nobody's jobs keep others out. Nobody
- * waits for one that can't go on: what a job needs is checked when it is taken in.
+ * all (queue_full) for one whose tenant has less, so that nobody's jobs keep others out. What a job
+ * needs of the memory for keys and values is checked when it has been prepared: one that has to
+ * wait for it is passed over by eight others at most, then they wait for it.
  *
  * Threads: submit, cancel and counts from any thread. `prepare` runs on the preparing thread,
  * `event` and `done` on the preparing or the engine thread, one at a time for a job; they must not
@@ -121,18 +122,23 @@ void mg_scheduler_close(struct mg_scheduler *s);
 /* MG_ERR_LIMIT, code queue_full: too many wait; *retry_seconds says when there may be room. */
 enum mg_status mg_scheduler_submit(struct mg_scheduler *s, const struct mg_job *job, uint64_t *id,
                                    double *retry_seconds, struct mg_err *err);
+/* What submit would say now of a job of this tenant that holds next to nothing: MG_OK, or
+ * queue_full as above. Nobody is displaced. */
+enum mg_status mg_scheduler_would_take(struct mg_scheduler *s, const uint8_t *tenant,
+                                       double *retry_seconds, struct mg_err *err);
 /* The job ends soon, within a layer's time. An id that is gone is fine. */
 void mg_scheduler_cancel(struct mg_scheduler *s, uint64_t id);
 
 struct mg_scheduler_counts {
-    size_t waiting, waiting_bytes, preparing, running, slots;
-    uint64_t passes, pass_rows; /* of the decoder */
+    size_t waiting, waiting_bytes;
+    size_t preparing, running, slots; /* the first two together have places, of so many */
+    uint64_t passes, pass_rows;       /* of the decoder */
     uint64_t feature_queries, feature_hits, prefix_queries, prefix_hits;
     size_t feature_bytes, prefix_bytes, features, prefixes;
     uint64_t answer_queries, answer_hits, answer_near_hits;
     size_t answer_bytes, answers;
     size_t feature_budget, prefix_budget, answer_budget; /* what the bytes may come to */
-    size_t kv_tokens;     /* of running jobs */
+    size_t kv_tokens;                                    /* of running jobs */
     double last_progress; /* mg_clock when a job last got its place, or the engine got on */
     bool busy;            /* there is something to get on with */
     bool ready;           /* warm-up is over */

@@ -6,6 +6,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* One more line per head, so that the heads' rows don't all fall on the same cache sets. 0: more
+ * than a size can say. */
+static size_t head_room(enum mg_dtype type, size_t head_dim, size_t capacity) {
+    size_t bytes;
+    if (!mg_mul_size(mg_round_up(capacity, MG_KV_BLOCK),
+                     mg_kv_width(head_dim) * mg_dtype_size(type), &bytes))
+        return 0;
+    return mg_round_up(bytes, 64) + 64;
+}
+
+size_t mg_kv_reserve(enum mg_dtype type, size_t n_layer, size_t n_head, size_t head_dim,
+                     size_t capacity) {
+    size_t bytes;
+    return mg_mul_size(head_room(type, head_dim, capacity), 2 * n_layer * n_head, &bytes) ? bytes
+                                                                                          : 0;
+}
+
 enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, size_t n_head,
                           size_t head_dim, size_t capacity, struct mg_err *err) {
     *kv = (struct mg_kv){.type = type,
@@ -13,15 +30,10 @@ enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, 
                          .n_head = n_head,
                          .head_dim = head_dim,
                          .capacity = capacity};
-    /* One more line per head, so that the heads' rows don't all fall on the same cache sets. */
-    size_t head_bytes, bytes;
-    if (!mg_mul_size(mg_round_up(capacity, MG_KV_BLOCK),
-                     mg_kv_width(head_dim) * mg_dtype_size(type), &head_bytes))
-        return mg_fail_memory(err, "keys and values");
-    head_bytes = mg_round_up(head_bytes, 64) + 64;
+    size_t head_bytes = head_room(type, head_dim, capacity);
+    size_t bytes = mg_kv_reserve(type, n_layer, n_head, head_dim, capacity);
+    if (!bytes) return mg_fail_memory(err, "keys and values");
     kv->head_stride = head_bytes / mg_dtype_size(type);
-    if (!mg_mul_size(head_bytes, 2 * n_layer * n_head, &bytes))
-        return mg_fail_memory(err, "keys and values");
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     if (p == MAP_FAILED)

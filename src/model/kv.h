@@ -24,6 +24,9 @@ struct mg_kv {
     size_t bytes;
 };
 
+/* Bytes of address space that mg_kv_open reserves; 0: more than a size can say. */
+size_t mg_kv_reserve(enum mg_dtype type, size_t n_layer, size_t n_head, size_t head_dim,
+                     size_t capacity);
 enum mg_status mg_kv_open(struct mg_kv *kv, enum mg_dtype type, size_t n_layer, size_t n_head,
                           size_t head_dim, size_t capacity, struct mg_err *err);
 void mg_kv_close(struct mg_kv *kv);

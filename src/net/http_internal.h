@@ -129,6 +129,7 @@ struct mg_http_server {
     struct event *reap;     /* active when `dying` is not empty */
     struct event *relisten; /* timer: accept again after the system had no more descriptors */
     struct event *stop_timer;
+    struct event *ticker; /* NULL without options.tick */
     struct mg_http_conn *conn, *dying;
     struct mg_http_exchange *bucket[MG_HTTP_BUCKETS];
     uint64_t last_id;
@@ -190,6 +191,8 @@ void mg_ws_feed(struct mg_http_exchange *x, const uint8_t *data, size_t n);
 /* When something is to be done by the clock. */
 double mg_ws_deadline(const struct mg_http_exchange *x);
 void mg_ws_tick(struct mg_http_exchange *x, double now);
+/* mg_clock of its last message; INFINITY: something is under way. */
+double mg_ws_idle_since(struct mg_http_exchange *x);
 void mg_ws_free(struct mg_ws *ws);
 /* Both close frames have passed: nothing more to read. */
 bool mg_ws_is_over(const struct mg_http_exchange *x);

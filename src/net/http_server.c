@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,10 @@
 #include <event2/event.h>
 
 #define BACKLOG 1024
-#define ACCEPTS 64       /* connections taken at a time */
-#define LAST_SECONDS 1.0 /* for what on_stop wrote to go out */
-#define CALLBACKS 2      /* before the kernel is asked again what is new */
+#define ACCEPTS 64              /* connections taken at a time */
+#define LAST_SECONDS 1.0        /* for what on_stop wrote to go out */
+#define CALLBACKS 2             /* before the kernel is asked again what is new */
+enum { FIRST, N_PRIORITY = 3 }; /* of events; libevent gives the middle one by default */
 /* That a connection without a request may stay when there are too many. */
 #define FRESH_SECONDS 1.0
 #define RELISTEN_SECONDS 0.1 /* after accept failed for want of descriptors or memory */
@@ -40,8 +42,18 @@ static bool set_timer(struct event *timer, double seconds) {
 
 /* --- connections come and go --- */
 
-/* Closes the connection that has been idle longest; false when none is. One that has just come may
- * be about to ask. */
+/* The WebSocket whose last message is longest ago, of those where nothing is under way. */
+static struct mg_http_conn *find_idle_socket(struct mg_http_server *s, double before) {
+    struct mg_http_conn *oldest = NULL;
+    for (struct mg_http_conn *c = s->conn; c; c = c->next) {
+        double at = c->state == MG_HTTP_WEBSOCKET ? mg_ws_idle_since(c->x) : before;
+        if (at < before) before = at, oldest = c;
+    }
+    return oldest;
+}
+
+/* Closes the connection that has been idle longest, or if none is such a WebSocket; false when
+ * there is none either. One that has just come may be about to ask. */
 static bool evict_idle(struct mg_http_server *s) {
     struct mg_http_conn *oldest = NULL;
     double now = mg_clock();
@@ -49,6 +61,8 @@ static bool evict_idle(struct mg_http_server *s) {
         if (mg_http_conn_is_idle(c) && (c->n_request || c->state_at < now - FRESH_SECONDS) &&
             (!oldest || c->state_at < oldest->state_at))
             oldest = c;
+    if (!oldest && (oldest = find_idle_socket(s, now - FRESH_SECONDS)))
+        mg_ws_close(oldest->x, MG_WS_TRY_LATER, "others need the connection");
     if (oldest) mg_http_conn_die(oldest, MG_HTTP_END_DONE);
     return oldest != NULL;
 }
@@ -67,6 +81,12 @@ static void on_relisten(evutil_socket_t fd, short what, void *arg) {
     if (!s->stopping) set_listening(s, true);
 }
 
+/* Without descriptors accept fails before it looks whether anybody is there. */
+static bool has_more(int listening) {
+    struct pollfd p = {.fd = listening, .events = POLLIN};
+    return poll(&p, 1, 0) != 0;
+}
+
 static void on_accept(evutil_socket_t listening, short what, void *arg) {
     struct mg_http_listener *l = arg;
     struct mg_http_server *s = l->server;
@@ -77,6 +97,7 @@ static void on_accept(evutil_socket_t listening, short what, void *arg) {
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+            if (!has_more(l->fd)) return;
             if (evict_idle(s)) return; /* its descriptor is free at the next turn */
             note(s, MG_ERR_LIMIT, "no more descriptors or memory for connections; waiting");
             set_listening(s, false);
@@ -154,7 +175,7 @@ static void close_listeners(struct mg_http_server *s) {
         close(s->listener[i].fd);
         is_unix = is_unix || s->listener[i].is_unix;
     }
-    if (is_unix) mg_listen_unix_remove(s->o.unix_path, &s->unix_file);
+    if (is_unix && !s->o.n_fd) mg_listen_unix_remove(s->o.unix_path, &s->unix_file);
     s->n_listener = 0;
 }
 
@@ -212,6 +233,7 @@ static void stop(struct mg_http_server *s, double seconds) {
 static void reload(struct mg_http_server *s) {
     struct mg_err err = {0};
     mg_tls_context *fresh;
+    if (s->o.before_reload) s->o.before_reload(s->o.user);
     if (s->tls) {
         if (mg_tls_context_open(s->o.tls_cert, s->o.tls_key, &fresh, &err)) {
             note(s, err.status, err.text);
@@ -221,6 +243,12 @@ static void reload(struct mg_http_server *s) {
         }
     }
     if (s->o.on_reload) s->o.on_reload(s->o.user);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *arg) {
+    struct mg_http_server *s = arg;
+    double next = s->o.tick(s->o.user);
+    if (next > 0) set_timer(s->ticker, next);
 }
 
 static void on_posted(evutil_socket_t fd, short what, void *arg) {
@@ -266,7 +294,7 @@ static void fill_defaults(struct mg_http_options *o) {
 }
 
 static enum mg_status check_options(const struct mg_http_options *o, struct mg_err *err) {
-    if (!o->host && !o->unix_path)
+    if (!o->host && !o->unix_path && !o->n_fd)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "neither a host nor a socket's path to listen on");
     if (!o->tls_cert != !o->tls_key)
         return mg_fail(err, MG_ERR_ARGUMENT, "", "TLS needs both a certificate and a key");
@@ -287,17 +315,42 @@ static struct event_base *open_base(void) {
         !event_config_require_features(config, EV_FEATURE_ET | EV_FEATURE_EARLY_CLOSE))
         base = event_base_new_with_config(config);
     event_config_free(config);
+    /* What other threads have posted (pieces of streams, questions that have been read) goes before
+     * connections, which may be hundreds with something new. */
+    if (base && event_base_priority_init(base, N_PRIORITY)) {
+        event_base_free(base);
+        base = NULL;
+    }
     return base;
+}
+
+/* The sockets that were handed over; s->n_listener are its own from here on. */
+static enum mg_status take_listeners(struct mg_http_server *s, struct mg_err *err) {
+    enum mg_status status = MG_OK;
+    for (size_t i = 0; i < s->o.n_fd; i++) {
+        if (s->n_listener == MG_LISTEN_MAX) {
+            close(s->o.fd[i]);
+            status =
+                mg_fail(err, MG_ERR_LIMIT, "", "more than %d sockets to listen on", MG_LISTEN_MAX);
+            continue;
+        }
+        bool is_unix = mg_listen_port(s->o.fd[i]) == 0;
+        if (!is_unix && !s->port) s->port = mg_listen_port(s->o.fd[i]);
+        s->listener[s->n_listener++] =
+            (struct mg_http_listener){.server = s, .fd = s->o.fd[i], .is_unix = is_unix};
+    }
+    return status;
 }
 
 static enum mg_status open_listeners(struct mg_http_server *s, struct mg_err *err) {
     int fd[MG_LISTEN_MAX];
     size_t n = 0;
     enum mg_status status = MG_OK;
-    if (s->o.host) status = mg_listen_tcp(s->o.host, s->o.port, BACKLOG, fd, &n, &s->port, err);
+    if (s->o.host && !s->o.n_fd)
+        status = mg_listen_tcp(s->o.host, s->o.port, BACKLOG, fd, &n, &s->port, err);
     for (size_t i = 0; i < n; i++)
         s->listener[s->n_listener++] = (struct mg_http_listener){.server = s, .fd = fd[i]};
-    if (!status && s->o.unix_path) {
+    if (!status && s->o.unix_path && !s->o.n_fd) {
         status = mg_listen_unix(s->o.unix_path, s->o.unix_mode, BACKLOG, fd, &s->unix_file, err);
         if (!status)
             s->listener[s->n_listener++] =
@@ -314,15 +367,19 @@ static enum mg_status open_listeners(struct mg_http_server *s, struct mg_err *er
 enum mg_status mg_http_server_open(const struct mg_http_options *options,
                                    struct mg_http_server **out, struct mg_err *err) {
     *out = NULL;
+    struct mg_http_server *s = NULL;
     enum mg_status status = check_options(options, err);
-    if (status) return status;
-    struct mg_http_server *s = calloc(1, sizeof *s);
-    if (!s) return mg_fail_memory(err, "HTTP server");
+    if (!status && !(s = calloc(1, sizeof *s))) status = mg_fail_memory(err, "HTTP server");
+    if (status) {
+        for (size_t i = 0; i < options->n_fd; i++) close(options->fd[i]);
+        return status;
+    }
     s->o = *options;
     s->posts.fd = -1;
+    status = take_listeners(s, err);
     atomic_store(&s->drain_ms, UINT32_MAX);
     fill_defaults(&s->o);
-    status = mg_post_queue_open(&s->posts, s->o.max_post, err);
+    if (!status) status = mg_post_queue_open(&s->posts, s->o.max_post, err);
     if (status) goto out;
     s->scratch = malloc(MG_HTTP_SCRATCH);
     s->base = open_base();
@@ -330,11 +387,13 @@ enum mg_status mg_http_server_open(const struct mg_http_options *options,
         status = mg_fail_memory(err, "HTTP server");
         goto out;
     }
+    if (s->o.tick) s->ticker = evtimer_new(s->base, on_tick, s);
     s->posted = event_new(s->base, s->posts.fd, EV_READ | EV_PERSIST, on_posted, s);
     s->reap = event_new(s->base, -1, EV_PERSIST, on_reap, s);
     s->relisten = evtimer_new(s->base, on_relisten, s);
     s->stop_timer = evtimer_new(s->base, on_stop_timer, s);
-    if (!s->posted || !s->reap || !s->relisten || !s->stop_timer || event_add(s->posted, NULL)) {
+    if (!s->posted || !s->reap || !s->relisten || !s->stop_timer || (s->o.tick && !s->ticker) ||
+        event_priority_set(s->posted, FIRST) || event_add(s->posted, NULL)) {
         status = mg_fail_memory(err, "HTTP server");
         goto out;
     }
@@ -362,6 +421,7 @@ enum mg_status mg_http_server_run(struct mg_http_server *s, struct mg_err *err) 
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    if (s->ticker) set_timer(s->ticker, 0);
     int result = event_base_loop(s->base, EVLOOP_NO_EXIT_ON_EMPTY);
     while (s->conn) mg_http_conn_die(s->conn, MG_HTTP_END_STOPPED);
     reap(s);
@@ -381,6 +441,7 @@ void mg_http_server_close(struct mg_http_server *s) {
     if (s->reap) event_free(s->reap);
     if (s->relisten) event_free(s->relisten);
     if (s->stop_timer) event_free(s->stop_timer);
+    if (s->ticker) event_free(s->ticker);
     if (s->base) event_base_free(s->base);
     if (s->tls) mg_tls_context_close(s->tls);
     free(s->scratch);

@@ -89,7 +89,11 @@ struct mg_http_options {
     uint16_t port;         /* 0: a free one */
     const char *unix_path; /* NULL: no Unix socket; one of the two is needed */
     unsigned unix_mode;    /* [0600] */
-    const char *tls_cert;  /* PEM files; NULL: no TLS. Never on the Unix socket */
+    /* [n_fd] sockets that listen already, in place of host and path; the server's even when opening
+     * fails. A Unix socket's file is left where it is. */
+    const int *fd;
+    size_t n_fd;
+    const char *tls_cert; /* PEM files; NULL: no TLS. Never on the Unix socket */
     const char *tls_key;
     const char *prefix; /* "/api": put before every pattern */
 
@@ -106,6 +110,10 @@ struct mg_http_options {
     void (*on_reload)(void *user); /* see mg_http_server_reload */
     /* Stopping has begun: whoever holds idle WebSockets may close them, so that nobody waits. */
     void (*on_stopping)(void *user);
+    void (*before_reload)(void *user); /* before certificate and key are read anew */
+    /* Called when serving begins, and again after the seconds that it returns; 0: no more. It goes
+     * on while stopping. */
+    double (*tick)(void *user);
 
     const char *const *origin; /* CORS: "https://a.example"; "*": all; [none but our own] */
     size_t n_origin;
@@ -114,7 +122,7 @@ struct mg_http_options {
     size_t max_body;       /* bytes of one request [64 MiB] */
     size_t max_body_total; /* bytes of all requests' bodies at a time, over it 503 [512 MiB]; and of
                             * large replies that have not been read, likewise */
-    size_t max_connection; /* over it 503, after idle ones were closed [1024] */
+    size_t max_connection; /* over it 503, after idle ones were closed, WebSockets last [1024] */
     size_t max_queued;     /* bytes of a stream that the client has not read [1 MiB] */
     size_t max_request;    /* requests on one connection [1000] */
     size_t max_post;       /* functions posted and not yet called [65536] */

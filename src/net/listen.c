@@ -2,11 +2,13 @@
 #include "net/listen.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <arpa/inet.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,12 +16,61 @@
 
 #define PORT_TRIES 20 /* for one free port with several addresses */
 
-static uint16_t port_of(int fd) {
+uint16_t mg_listen_port(int fd) {
     struct sockaddr_storage a;
     socklen_t n = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &n)) return 0;
     if (a.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&a)->sin_port);
-    return ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
+    if (a.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
+    return 0;
+}
+
+void mg_listen_host(int fd, char out[MG_PEER_TEXT]) {
+    struct sockaddr_storage a = {0};
+    socklen_t n = sizeof a;
+    out[0] = 0;
+    if (getsockname(fd, (struct sockaddr *)&a, &n)) return;
+    if (a.ss_family == AF_INET)
+        inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, out, MG_PEER_TEXT);
+    if (a.ss_family == AF_INET6)
+        inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&a)->sin6_addr, out, MG_PEER_TEXT);
+}
+
+#define FIRST_INHERITED 3 /* by the protocol: after standard input, output and error */
+
+static enum mg_status inherit(int fd, struct mg_err *err) {
+    int listens = 0, kind = 0;
+    socklen_t n = sizeof listens, m = sizeof kind;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &m) || !listens || kind != SOCK_STREAM)
+        return mg_fail(err, MG_ERR_ARGUMENT, "listen_fds",
+                       "descriptor %d of the service manager does not listen for connections", fd);
+    if (fcntl(fd, F_SETFL, flags | O_NONBLOCK) || fcntl(fd, F_SETFD, FD_CLOEXEC))
+        return mg_fail_errno(err, "use", "a socket of the service manager", errno);
+    return MG_OK;
+}
+
+enum mg_status mg_listen_inherited(int fd[MG_LISTEN_MAX], size_t *n, struct mg_err *err) {
+    const char *count = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
+    enum mg_status status = MG_OK;
+    *n = 0;
+    if (count && pid && strtol(pid, NULL, 10) == (long)getpid()) {
+        long all = strtol(count, NULL, 10);
+        if (all < 0 || all > MG_LISTEN_MAX)
+            status = mg_fail(err, MG_ERR_ARGUMENT, "listen_fds",
+                             "LISTEN_FDS is not a number from 0 to %d", MG_LISTEN_MAX);
+        for (int i = 0; i < all && !status; i++) {
+            fd[i] = FIRST_INHERITED + i;
+            status = inherit(fd[i], err);
+            if (!status) *n = (size_t)i + 1;
+        }
+    }
+    while (status && *n) close(fd[--*n]);
+    unsetenv("LISTEN_FDS");
+    unsetenv("LISTEN_PID");
+    unsetenv("LISTEN_FDNAMES");
+    return status;
 }
 
 static int listen_on(const struct addrinfo *a, uint16_t port, bool both, int backlog) {
@@ -52,7 +103,7 @@ static bool listen_all(const struct addrinfo *list, uint16_t port, bool both, in
     int missing = EADDRNOTAVAIL;
     for (const struct addrinfo *a = list; a && *n < MG_LISTEN_MAX; a = a->ai_next) {
         if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
-        int one = listen_on(a, *n && !port ? port_of(fd[0]) : port, both, backlog);
+        int one = listen_on(a, *n && !port ? mg_listen_port(fd[0]) : port, both, backlog);
         if (one >= 0) {
             fd[(*n)++] = one;
         } else if (family_is_missing(errno)) {
@@ -86,7 +137,7 @@ enum mg_status mg_listen_tcp(const char *host, uint16_t port, int backlog, int f
     if (*n == 0)
         return mg_fail(err, MG_ERR_IO, e == EADDRINUSE ? "port_in_use" : "",
                        "can't listen on %s port %u: %s", host, port, strerror(e));
-    *actual = port_of(fd[0]);
+    *actual = mg_listen_port(fd[0]);
     return MG_OK;
 }
 

@@ -32,6 +32,7 @@ struct mg_ws {
     bool control;    /* the current frame is no data frame */
     bool failed;     /* wslay has given up; what it queued is still sent */
     double ping_at;  /* mg_clock: the next ping */
+    double used_at;  /* mg_clock: the last message in or out */
     double close_at; /* mg_clock: the other side's last moment to close; 0: not closing */
     int close_code;
 };
@@ -107,6 +108,7 @@ static void on_message(wslay_event_context_ptr context,
         return;
     }
     if (arg->opcode != WSLAY_TEXT_FRAME && arg->opcode != WSLAY_BINARY_FRAME) return;
+    ws->used_at = mg_clock();
     if (ws->close_at > 0 || x->conn->dead) {
         forget_message(x);
         return;
@@ -164,6 +166,7 @@ enum mg_status mg_ws_send(struct mg_http_exchange *x, enum mg_ws_kind kind, cons
         .msg_length = n,
     };
     int result = wslay_event_queue_msg(x->ws->context, &msg);
+    x->ws->used_at = mg_clock();
     if (result == WSLAY_ERR_NO_MORE_MSG) return MG_ERR_CANCELLED;
     if (result == WSLAY_ERR_NOMEM) {
         mg_http_conn_die(x->conn, MG_HTTP_END_MEMORY);
@@ -223,6 +226,12 @@ void mg_ws_tick(struct mg_http_exchange *x, double now) {
         ws->ping_at = now + ws->o.ping_seconds;
         if (wslay_event_queue_msg(ws->context, &ping) == 0) pump(x);
     }
+}
+
+double mg_ws_idle_since(struct mg_http_exchange *x) {
+    struct mg_ws *ws = x->ws;
+    if (ws->message.n || !ws->o.is_idle || !ws->o.is_idle(x, x->user)) return INFINITY;
+    return ws->used_at;
 }
 
 bool mg_ws_is_over(const struct mg_http_exchange *x) {
@@ -338,7 +347,8 @@ enum mg_status mg_ws_accept(struct mg_http_exchange *x, const struct mg_ws_optio
         if (!ws->o.max_message) ws->o.max_message = (size_t)16 << 20;
         if (!(ws->o.ping_seconds > 0)) ws->o.ping_seconds = 20;
         ws->message.max = ws->o.max_message;
-        ws->ping_at = mg_clock() + ws->o.ping_seconds;
+        ws->used_at = mg_clock();
+        ws->ping_at = ws->used_at + ws->o.ping_seconds;
         if (wslay_event_context_server_init(&ws->context, &callbacks, x)) ws->context = NULL;
     }
     if (!ws || !ws->context) {

@@ -32,6 +32,9 @@ struct mg_ws_options {
     /* `data` is a view valid during the call; text has a zero byte behind it. */
     void (*on_message)(struct mg_http_exchange *x, enum mg_ws_kind kind, const uint8_t *data,
                        size_t n, void *user);
+    /* Nothing is under way here: when there are too many connections it may be closed (1013) for
+     * one that has just come. NULL: never. */
+    bool (*is_idle)(struct mg_http_exchange *x, void *user);
 };
 
 /* Answers the upgrade. When the request is none, comes from a foreign origin (mg_http_is_foreign)

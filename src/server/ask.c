@@ -13,7 +13,6 @@
 
 #include "text/tokenizer.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,9 +105,7 @@ static void send_whole(struct ask *a, struct mg_http_exchange *x, const struct m
             mg_scheduler_counts(a->s->scheduler, &c);
             seconds = c.waiting ? 5 : 1;
         }
-        char text[16];
-        snprintf(text, sizeof text, "%.0f", seconds > 300 ? 300 : seconds < 1 ? 1 : ceil(seconds));
-        mg_http_add_field(x, "Retry-After", text);
+        add_retry_after(x, seconds);
     }
     add_cache_fields(a, x);
     mg_http_reply(x, a->http, "application/json", out->data, out->n);
@@ -179,13 +176,15 @@ static void fail(struct ask *a) {
     }
 }
 
-/* A fault that the loop thread finds. */
+/* A fault that the loop thread finds: it is told at once, not behind all that waits to be read.
+ * Of a socket's question this may be the end. */
 static void fail_now(struct ask *a, const struct mg_fault *f) {
     pthread_mutex_lock(&a->mutex);
     a->fault = *f;
     fail(a);
-    post(a);
     pthread_mutex_unlock(&a->mutex);
+    atomic_fetch_add(&a->refs, 1);
+    flush(a);
 }
 
 static void on_stop(struct mg_http_exchange *x, void *user) {
@@ -193,12 +192,7 @@ static void on_stop(struct mg_http_exchange *x, void *user) {
     struct mg_fault f = {0};
     (void)user;
     mg_fault_set(&f, MG_ERR_CANCELLED, "shutting_down", "", "the server is being stopped");
-    pthread_mutex_lock(&a->mutex);
-    a->fault = f;
-    fail(a);
-    pthread_mutex_unlock(&a->mutex);
-    atomic_fetch_add(&a->refs, 1);
-    flush(a); /* now: what is posted may come too late */
+    fail_now(a, &f); /* what is posted may come too late */
     ask_cancel(a);
 }
 
@@ -646,8 +640,7 @@ void ask_begin(struct ask *a) {
     for (size_t i = 0; i < a->n_choice; i++) {
         struct mg_fault f = {0};
         if (submit(a, i, bytes, &f.err) == MG_OK) continue;
-        fail_now(a, &f);
-        ask_cancel(a);
+        fail_now(a, &f); /* cancels the others */
         return;
     }
 }
@@ -723,6 +716,16 @@ struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_k
     return a;
 }
 
+enum mg_status ask_check(struct ask *a, struct mg_fault *f) {
+    size_t n_vocab = a->s->facts.n_vocab;
+    for (size_t i = 0; i < a->common->n_bias; i++)
+        if ((size_t)a->bias[i].id >= n_vocab)
+            return mg_fault_set(f, MG_ERR_ARGUMENT, "invalid_value", "logit_bias",
+                                "logit_bias: there is no token %d, ids are 0 to %zu",
+                                (int)a->bias[i].id, n_vocab - 1);
+    return pictures_resolve(a, f);
+}
+
 /* A request that was read goes on its way. */
 static void start(struct mg_http_exchange *x, struct ask *a) {
     struct mg_fault f = {0};
@@ -734,7 +737,7 @@ static void start(struct mg_http_exchange *x, struct ask *a) {
     mg_http_set_user(x, a);
     mg_http_on_end(x, on_end);
     mg_http_on_stop(x, on_stop);
-    if (pictures_resolve(a, &f) != MG_OK) {
+    if (ask_check(a, &f) != MG_OK) {
         fail_now(a, &f);
         ask_cancel(a);
         a->fetch_fault = f; /* pictures that come all the same begin nothing */
@@ -743,7 +746,24 @@ static void start(struct mg_http_exchange *x, struct ask *a) {
     ask_begin(a);
 }
 
+/* --- a full queue --- */
+static bool is_refused(struct mg_server *s, const uint8_t *tenant, double *retry_seconds,
+                       struct mg_fault *f) {
+    return mg_scheduler_would_take(s->scheduler, tenant, retry_seconds, &f->err) != MG_OK;
+}
+
+void ask_admit(struct mg_server *s, struct mg_http_exchange *x) {
+    uint8_t tenant[MG_TENANT_BYTES];
+    struct mg_fault f = {0};
+    double seconds;
+    const char *length = mg_http_header(x, "content-length");
+    if (length && strtoull(length, NULL, 10) <= WORK_SMALL_BYTES) return;
+    server_tenant(s, x, tenant);
+    if (is_refused(s, tenant, &seconds, &f)) reply_fault_after(x, &f, seconds);
+}
+
 static void read_chat(struct work *w) {
+    if (is_refused(w->s, w->tenant, &w->retry_seconds, &w->f)) return;
     struct mg_chat_limits limits = {w->s->facts.max_image_bytes, w->s->facts.max_images};
     mg_chat_request_parse((const char *)w->body.data, w->body.n, &limits, &w->chat, &w->f);
 }
@@ -754,7 +774,7 @@ static void chat_was_read(struct work *w, struct mg_http_exchange *x) {
     if (r)
         start(x, ask_open(w->s, x, ASK_CHAT, r, NULL));
     else
-        reply_fault(x, &w->f);
+        reply_fault_after(x, &w->f, w->retry_seconds);
 }
 
 void route_chat(struct mg_http_exchange *x, void *user) {
@@ -762,6 +782,7 @@ void route_chat(struct mg_http_exchange *x, void *user) {
 }
 
 static void read_completion(struct work *w) {
+    if (is_refused(w->s, w->tenant, &w->retry_seconds, &w->f)) return;
     mg_completion_request_parse((const char *)w->body.data, w->body.n, &w->completion, &w->f);
 }
 
@@ -771,7 +792,7 @@ static void completion_was_read(struct work *w, struct mg_http_exchange *x) {
     if (r)
         start(x, ask_open(w->s, x, ASK_COMPLETION, NULL, r));
     else
-        reply_fault(x, &w->f);
+        reply_fault_after(x, &w->f, w->retry_seconds);
 }
 
 void route_completion(struct mg_http_exchange *x, void *user) {

@@ -536,6 +536,13 @@ static void route_slots(struct mg_http_exchange *x, void *user) {
     reply_json(x, &out, mg_slots_write(&out, slot, n));
 }
 
+void gateway_load(struct gateway *g, size_t *running, size_t *waiting) {
+    struct gateway_view v;
+    gateway_view(g, &v);
+    *running = (size_t)v.look.running;
+    *waiting = (size_t)v.look.waiting;
+}
+
 void gateway_gauges(struct gateway *g) {
     struct gateway_view v;
     struct mg_metrics *m = g->s->metrics;

@@ -33,6 +33,8 @@ void gateway_close(struct gateway *g);
 
 /* Its routes in place of those that need a model; *n of them. */
 const struct mg_http_route *gateway_routes(size_t *n);
+/* Jobs of the queue. */
+void gateway_load(struct gateway *g, size_t *running, size_t *waiting);
 /* Gauges of the queue, for /metrics. */
 void gateway_gauges(struct gateway *g);
 

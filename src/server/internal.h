@@ -10,6 +10,7 @@
  *   page.c      the web page
  *   puller.c    a worker's part: jobs from a queue
  *   gateway.c   a gateway's part: requests into a queue, answers out of it
+ *   manager.c   what a service manager is told (manager.h)
  */
 #ifndef MG_SERVER_INTERNAL_H
 #define MG_SERVER_INTERNAL_H
@@ -87,8 +88,10 @@ struct work {
     struct upload *upload;
     struct mg_job_request *job;
     struct waiting_picture *picture; /* SOCKET: that came before it, owned */
-    char type[512];                  /* the Content-Type, as far as it fits */
-    bool socket;                     /* one of a WebSocket's messages: the exchange goes on */
+    uint8_t tenant[MG_TENANT_BYTES];
+    double retry_seconds; /* with a fault that passes */
+    char type[512];       /* the Content-Type, as far as it fits */
+    bool socket;          /* one of a WebSocket's messages: the exchange goes on */
     struct work *next;
 };
 struct worker {
@@ -135,7 +138,8 @@ struct mg_server {
     bool announced;
 };
 
-enum { TAG_PUBLIC = 1, TAG_PAGE = 2 }; /* of routes: need no key; are files of the page */
+/* Of routes: need no key; are files of the page; bring questions. */
+enum { TAG_PUBLIC = 1, TAG_PAGE = 2, TAG_QUESTION = 4 };
 
 /* --- server.c --- */
 /* Whose request it is: its key's digest, zeros when there are no keys. */
@@ -147,6 +151,9 @@ const char *server_job(const struct mg_http_exchange *x);
 void count_error(struct mg_server *s, const char *type);
 /* An error as JSON, with Retry-After where it belongs. */
 void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f);
+void reply_fault_after(struct mg_http_exchange *x, const struct mg_fault *f, double seconds);
+/* Whole seconds, 1 to 300. */
+void add_retry_after(struct mg_http_exchange *x, double seconds);
 void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
                const char *text);
 /* A complete JSON reply; frees the buffer. ok false: out of memory. */
@@ -228,6 +235,11 @@ struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_k
                      struct mg_chat_request *chat, struct mg_completion_request *completion);
 /* Fetches what has to be fetched, then hands the jobs in. A fault is replied. */
 void ask_begin(struct ask *a);
+/* What the parser can't know: token ids; then pictures_resolve. */
+enum mg_status ask_check(struct ask *a, struct mg_fault *f);
+/* The head of a question has come: replies when the queue has no place for it, so that a large body
+ * is not read in vain. */
+void ask_admit(struct mg_server *s, struct mg_http_exchange *x);
 void ask_cancel(struct ask *a);
 void ask_unref(struct ask *a);
 

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,18 +53,28 @@ void count_error(struct mg_server *s, const char *type) {
     mg_metrics_add_at(s->metrics, MG_M_ERRORS, 1, mg_metrics_label(MG_M_ERRORS, 0, type), 0, 0);
 }
 
-void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
+void add_retry_after(struct mg_http_exchange *x, double seconds) {
+    char text[16];
+    snprintf(text, sizeof text, "%.0f", seconds > 300 ? 300 : seconds > 1 ? ceil(seconds) : 1);
+    mg_http_add_field(x, "Retry-After", text);
+}
+
+void reply_fault_after(struct mg_http_exchange *x, const struct mg_fault *f, double seconds) {
     struct mg_fault_kind kind;
     struct mg_buf out = {0};
     mg_fault_kind(&f->err, &kind);
     count_error(mg_http_server_user(mg_http_server_of(x)), kind.type);
-    if (kind.retry) mg_http_add_field(x, "Retry-After", "1");
+    if (kind.retry) add_retry_after(x, seconds);
     if (!kind.public_text) mg_log(MG_LOG_ERROR, "%s", f->err.text);
     if (mg_fault_write(f, &out))
         mg_http_reply(x, kind.http, "application/json", out.data, out.n);
     else
         mg_http_reply(x, 503, NULL, "", 0);
     mg_buf_free(&out);
+}
+
+void reply_fault(struct mg_http_exchange *x, const struct mg_fault *f) {
+    reply_fault_after(x, f, 1);
 }
 
 void reply_err(struct mg_http_exchange *x, enum mg_status status, const char *code,
@@ -126,7 +137,7 @@ static bool is_loopback(const char *host) {
 static bool host_allowed(const struct mg_server *s, const struct mg_http_exchange *x) {
     const char *host = mg_http_header(x, "host");
     if (!host || !host[0] || mg_http_is_unix(x)) return true;
-    if (!s->o.n_name && (s->keyed || !is_loopback(s->o.host))) return true;
+    if (!s->o.n_name && (s->keyed || !s->o.host || !is_loopback(s->o.host))) return true;
     size_t n = host[0] == '[' ? strlen(host) : strcspn(host, ":");
     if (n > 1 && host[n - 1] == '.') n--;
     for (size_t i = 0; i < s->o.n_name; i++) {
@@ -161,7 +172,10 @@ static void admit(struct mg_http_exchange *x, void *user) {
                   "pages of other sites may not ask: see --cors-origin");
         return;
     }
-    if (!s->keyed || mg_http_tag(x) & TAG_PUBLIC || mg_api_keys_of(&s->keys, x) >= 0) return;
+    if (!s->keyed || mg_http_tag(x) & TAG_PUBLIC || mg_api_keys_of(&s->keys, x) >= 0) {
+        if (mg_http_tag(x) & TAG_QUESTION) ask_admit(s, x);
+        return;
+    }
     mg_http_add_field(x, "WWW-Authenticate", "Bearer");
     reply_err(x, MG_ERR_ARGUMENT, "invalid_api_key",
               "this needs an API key: \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"");
@@ -215,12 +229,16 @@ static void route_health(struct mg_http_exchange *x, void *user) {
 
 enum { STALLED_SECONDS = 120 }; /* without progress of the engine thread, though there is work */
 
+static bool is_stalled(const struct mg_scheduler_counts *c) {
+    return c->ready && c->busy && mg_clock() - c->last_progress > STALLED_SECONDS;
+}
+
 static void route_ready(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct mg_scheduler_counts c;
     mg_scheduler_counts(s->scheduler, &c);
     bool draining = mg_http_server_is_stopping(s->http);
-    bool stalled = c.ready && c.busy && mg_clock() - c.last_progress > STALLED_SECONDS;
+    bool stalled = is_stalled(&c);
     struct mg_ready_reply r = {.ready = c.ready && !draining && !stalled,
                                .status = draining   ? "draining"
                                          : !c.ready ? "loading"
@@ -228,7 +246,7 @@ static void route_ready(struct mg_http_exchange *x, void *user) {
                                                     : "ok",
                                .detail =
                                    stalled ? "the engine has not got on for two minutes" : NULL,
-                               .running = c.running,
+                               .running = c.running + c.preparing,
                                .waiting = c.waiting,
                                .queue_limit = s->o.scheduler.max_waiting};
     struct mg_buf out = {0};
@@ -340,10 +358,11 @@ static void set_gauges(struct mg_server *s) {
         return;
     }
     mg_scheduler_counts(s->scheduler, &c);
-    mg_metrics_set(m, MG_M_RUNNING, (double)c.running);
-    mg_metrics_set(m, MG_M_WAITING, (double)(c.waiting + c.preparing));
-    mg_metrics_set_at(m, MG_M_SLOTS, (double)(c.slots - mg_min_size(c.slots, c.running)), 0);
-    mg_metrics_set_at(m, MG_M_SLOTS, (double)c.running, 1);
+    size_t busy = mg_min_size(c.slots, c.running + c.preparing); /* as /slots says */
+    mg_metrics_set(m, MG_M_RUNNING, (double)busy);
+    mg_metrics_set(m, MG_M_WAITING, (double)c.waiting);
+    mg_metrics_set_at(m, MG_M_SLOTS, (double)(c.slots - busy), 0);
+    mg_metrics_set_at(m, MG_M_SLOTS, (double)busy, 1);
     mg_metrics_set(m, MG_M_KV_USAGE, (double)c.kv_tokens / (double)(c.slots * s->info.context));
     const size_t held[] = {c.feature_bytes, c.prefix_bytes, c.answer_bytes},
                  most[] = {c.feature_budget, c.prefix_budget, c.answer_budget};
@@ -402,10 +421,10 @@ static void route_openapi(struct mg_http_exchange *x, void *user) {
 }
 
 static const struct mg_http_route route[] = {
-    {"POST", "/v1/chat/completions", route_chat, 0, 0},
-    {"POST", "/chat/completions", route_chat, 0, 0},
-    {"POST", "/v1/completions", route_completion, 0, 0},
-    {"POST", "/completions", route_completion, 0, 0},
+    {"POST", "/v1/chat/completions", route_chat, 0, TAG_QUESTION},
+    {"POST", "/chat/completions", route_chat, 0, TAG_QUESTION},
+    {"POST", "/v1/completions", route_completion, 0, TAG_QUESTION},
+    {"POST", "/completions", route_completion, 0, TAG_QUESTION},
     {"GET", "/v1/models", route_models, 0, 0},
     {"GET", "/models", route_models, 0, 0},
     {"GET", "/v1/models/{id}", route_model, 0, 0},
@@ -467,6 +486,11 @@ static void warn_of_no_keys(const struct mg_server *s) {
         mg_log(MG_LOG_WARN, "%s has no key in it: every request is refused", s->o.api_key_file);
 }
 
+static void before_reload(void *user) {
+    struct mg_server *s = user;
+    if (s->o.manager) mg_manager_reload(s->o.manager, true);
+}
+
 static void on_reload(void *user) {
     struct mg_server *s = user;
     struct mg_err err = {0};
@@ -476,10 +500,30 @@ static void on_reload(void *user) {
     err = (struct mg_err){0};
     if (s->o.access_log && mg_access_log_reopen(&s->log, &err) != MG_OK)
         mg_log(MG_LOG_WARN, "the log stays where it was: %s", err.text);
+    if (s->o.manager) mg_manager_reload(s->o.manager, false);
 }
 
 static void on_stopping(void *user) {
-    sockets_close_idle(user);
+    struct mg_server *s = user;
+    if (s->o.manager) mg_manager_stop(s->o.manager);
+    sockets_close_idle(s);
+}
+
+static double on_tick(void *user) {
+    struct mg_server *s = user;
+    struct mg_scheduler_counts c = {0};
+    if (s->gateway) { /* without the queue it serves as well: it says 503 */
+        c.ready = true;
+        gateway_load(s->gateway, &c.running, &c.waiting);
+    } else {
+        mg_scheduler_counts(s->scheduler, &c);
+    }
+    struct mg_manager_state state = {.ready = c.ready,
+                                     .stalled = is_stalled(&c),
+                                     .stopping = mg_http_server_is_stopping(s->http),
+                                     .running = c.running,
+                                     .waiting = c.waiting + c.preparing};
+    return mg_manager_tick(s->o.manager, &state, mg_clock());
 }
 
 /* --- opening --- */
@@ -512,6 +556,10 @@ static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
                                 .note = on_note,
                                 .on_reload = on_reload,
                                 .on_stopping = on_stopping,
+                                .before_reload = before_reload,
+                                .tick = s->o.manager ? on_tick : NULL,
+                                .fd = s->o.fd,
+                                .n_fd = s->o.n_fd,
                                 .origin = s->o.origin,
                                 .n_origin = s->o.n_origin,
                                 .max_body = s->o.max_body};
@@ -628,7 +676,8 @@ static void announce(struct mg_server *s) {
                  s->o.host, v6 ? "]" : "", mg_http_server_port(s->http),
                  s->o.prefix ? s->o.prefix : "");
     else
-        snprintf(url, sizeof url, "unix:%s", s->o.unix_path);
+        snprintf(url, sizeof url, "unix:%s",
+                 s->o.unix_path ? s->o.unix_path : "(the service manager's)");
     if (s->o.listening) s->o.listening(s->o.user, url);
 }
 

@@ -12,14 +12,20 @@
 
 #include "engine/scheduler.h"
 #include "net/http_server.h"
+#include "server/manager.h"
 
 struct mg_server;
 struct mg_queue_options; /* store/job_queue.h */
 
 /* All borrowed until mg_server_close; 0 and NULL mean the default in brackets. */
 struct mg_server_options {
-    const char *host, *unix_path; /* one of them */
+    const char *host, *unix_path; /* one of them, or fd */
     uint16_t port;                /* 0: a free one */
+    /* [n_fd] sockets that listen already, in place of host, port and path (net/http_server.h); the
+     * caller sets host to an address of theirs that others reach, else to any, NULL for Unix. */
+    const int *fd;
+    size_t n_fd;
+    struct mg_manager *manager; /* NULL: nobody is told how it does */
     const char *tls_cert, *tls_key;
     const char *prefix;         /* before every path */
     const char *const *api_key; /* [n_api_key]; none and no file: everybody may ask */

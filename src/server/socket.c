@@ -228,7 +228,7 @@ static void question(struct mg_http_exchange *x, struct connection *c, struct mg
     a->next = c->first;
     c->first = a;
     c->n_ask++;
-    if (pictures_resolve(a, &f) != MG_OK) {
+    if (ask_check(a, &f) != MG_OK) {
         send_fault(x, a->ws_id, &f);
         ask_cancel(a);
         socket_forget(x, a);
@@ -296,11 +296,20 @@ static void on_message(struct mg_http_exchange *x, enum mg_ws_kind kind, const u
     pictures_drop(&w.picture);
 }
 
+/* Pictures that wait for a question hold nothing up. */
+static bool is_idle(struct mg_http_exchange *x, void *user) {
+    const struct connection *c = mg_http_user(x);
+    (void)user;
+    return !c->first && !c->n_reading;
+}
+
 void route_socket(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
     struct connection *c = calloc(1, sizeof *c);
-    struct mg_ws_options o = {
-        .protocol = "margay", .max_message = s->o.max_body, .on_message = on_message};
+    struct mg_ws_options o = {.protocol = "margay",
+                              .max_message = s->o.max_body,
+                              .on_message = on_message,
+                              .is_idle = is_idle};
     if (!c) {
         reply_err(x, MG_ERR_MEMORY, "out_of_memory", "out of memory");
         return;

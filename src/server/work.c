@@ -169,6 +169,7 @@ void work_begin(struct mg_server *s, struct mg_http_exchange *x, work_fn *run_fn
     struct work w = {.s = s, .exchange = mg_http_id(x), .run = run_fn, .done = done};
     const char *type = mg_http_header(x, "Content-Type");
     snprintf(w.type, sizeof w.type, "%s", type ? type : "");
+    server_tenant(s, x, w.tenant);
     if (mg_http_body(x).n > WORK_SMALL_BYTES) {
         hand_over(s, x, &w);
         return;

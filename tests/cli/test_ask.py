@@ -354,6 +354,13 @@ def test_terminal_gets_a_bar(margay, tmp_path):
     assert b"\r\x1b[K" in text and b"[####" in text and text.endswith(b"\r\x1b[K")
 
 
+@pytest.mark.parametrize("command", ["ask", "serve", "bench"])
+@pytest.mark.parametrize("cpus", ["x", "", "0-", "1023"])
+def test_wrong_processors_are_wrong_usage(margay, command, cpus):
+    p = margay(command, "--cpu-range", cpus, *([PICTURE, QUESTION] if command == "ask" else []))
+    assert p.returncode == 2 and "--cpu-range" in p.stderr, p.stderr
+
+
 def test_little_memory_is_an_error_not_a_crash(margay):
     """Under limits of address space margay says so, whatever the limit; a sanitizer needs more than any limit."""
     if "sanitize" in os.environ.get("MARGAY_BUILD", ""):

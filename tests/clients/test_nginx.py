@@ -1,9 +1,9 @@
-"""Row 49: nginx in front of margay serve, with its defaults, with gzip, and as docs/server.md says.
+"""Row 49: nginx in front of margay serve, with its defaults, with gzip, as docs/server.md says, and with deploy/nginx/margay.conf.
 
 nginx gathers what it passes on unless the reply says otherwise (X-Accel-Buffering: no). That these tests would see it is
 shown by telling nginx not to heed that.
 """
-import http.client, json, os, re, shutil, socket, statistics, subprocess, time, zlib
+import http.client, json, os, re, shutil, socket, ssl, statistics, subprocess, time, zlib
 
 import pytest
 
@@ -180,3 +180,117 @@ def test_websocket_as_documented(server, nginx):
         if message["type"] == "result":
             break
     assert message["text"] == A["answer"]
+
+
+# --- deploy/nginx/margay.conf as it stands: only names, ports and the certificate's place are changed ---
+NAME = "margay.example"
+
+
+class Site:
+    """nginx with the site file, and its certificate; port 443 is `port`, 80 is `plain`."""
+
+    def __init__(self, folder, upstream):
+        self.folder = folder
+        with socket.socket() as a, socket.socket() as b:
+            a.bind(("127.0.0.1", 0)), b.bind(("127.0.0.1", 0))
+            self.port, self.plain = a.getsockname()[1], b.getsockname()[1]
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={NAME}", "-addext",
+                        f"subjectAltName=DNS:{NAME}", "-keyout", folder / "privkey.pem", "-out", folder / "fullchain.pem"], check=True, capture_output=True)
+        text = (ROOT / "deploy" / "nginx" / "margay.conf").read_text()
+        for old, new, times in (("server 127.0.0.1:8080;", f"server {upstream};", 1), ("/etc/letsencrypt/live/margay.example", str(folder), 2),
+                                ("listen 443 ", f"listen 127.0.0.1:{self.port} ", 1), ("listen 80;", f"listen 127.0.0.1:{self.plain};", 1)):
+            assert text.count(old) == times, old
+            text = text.replace(old, new)
+        text = re.sub(r"^ *listen \[::\].*\n", "", text, flags=re.M)
+        conf = "daemon off; master_process off; pid {0}/pid; error_log {0}/error; events {{}} http {{ access_log off; gzip on; gzip_types *;\n" \
+            "client_body_temp_path {0}/body; proxy_temp_path {0}/proxy; fastcgi_temp_path {0}/f; uwsgi_temp_path {0}/u; scgi_temp_path {0}/s;\n{1} }}\n"
+        (folder / "nginx.conf").write_text(conf.format(folder, text))
+        program = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
+        if not program:
+            (pytest.fail if CI else pytest.skip)("nginx is not installed")
+        self.process = subprocess.Popen([program, "-c", folder / "nginx.conf", "-p", folder, "-e", folder / "error"], stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except OSError:
+                assert time.monotonic() < end and self.process.poll() is None, (folder / "error").read_text()
+                time.sleep(0.02)
+
+    def curl(self, *args, path="/live", http="--http2"):
+        p = subprocess.run(["curl", "-sS", http, "--cacert", self.folder / "fullchain.pem", "--resolve", f"{NAME}:{self.port}:127.0.0.1",
+                            *map(str, args), f"https://{NAME}:{self.port}{path}"], capture_output=True, timeout=120)
+        assert p.returncode == 0, p.stderr
+        return p.stdout
+
+    def connect(self):
+        context = ssl.create_default_context(cafile=self.folder / "fullchain.pem")
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", self.port), timeout=60), server_hostname=NAME)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    s = Server("--sse-ping-interval", 1, "--allowed-hosts", NAME, "--no-loop-check", env={"MARGAY_CPU": "ref"})
+    n = Site(tmp_path_factory.mktemp("site"), f"127.0.0.1:{s.port}")
+    n.server = s
+    yield n
+    n.process.terminate()
+    n.process.wait(20)
+    assert s.stop() == 0
+
+
+def test_site_answers(site, tmp_path):
+    """A picture of 20 MB, over HTTP/2; the answer's headers; a body over the limit gets margay's own answer."""
+    body = tmp_path / "body"
+    body.write_text(json.dumps({**question(A["question"], picture(A["image"])), "unread": "x" * 20_000_000}))
+    head = tmp_path / "head"
+    reply = json.loads(site.curl("-D", head, "-H", "Content-Type: application/json", "-d", f"@{body}", path="/v1/chat/completions"))
+    assert reply["choices"][0]["message"]["content"] == A["answer"]
+    text = head.read_text().lower()
+    assert text.startswith("http/2 200") and "strict-transport-security: max-age=" in text and "x-request-id:" in text
+    body.write_bytes(b'{"unread":"' + b"x" * (64 * 2**20) + b'"}')
+    reply = json.loads(site.curl("-H", "Content-Type: application/json", "-H", "Expect:", "--data-binary", f"@{body}", path="/v1/chat/completions"))
+    assert reply["error"]["code"] == "body_too_large"
+
+
+def test_site_streams(site):
+    """Tokens one by one, through HTTP/2 and gzip switched on around the site."""
+    p = subprocess.Popen(["curl", "-sSN", "--http2", "--compressed", "--cacert", site.folder / "fullchain.pem", "--resolve",
+                          f"{NAME}:{site.port}:127.0.0.1", "-d", json.dumps(LONG), "-H", "Content-Type: application/json",
+                          f"https://{NAME}:{site.port}/v1/chat/completions"], stdout=subprocess.PIPE)
+    counts = []
+    while sum(counts) < 60:
+        data = os.read(p.stdout.fileno(), 65536)
+        assert data
+        if n := data.count(b"data: "):
+            counts.append(n)
+    p.kill(), p.wait(), p.stdout.close()
+    assert statistics.median(counts) <= 2, counts
+    site.server.wait(site.server.idle, 15)
+
+
+def test_site_websocket_and_page(site):
+    """The page's own origin may ask; another site's may not."""
+    for origin, status in ((f"https://{NAME}:{site.port}", b" 101 "), ("https://evil.example", b" 403 ")):
+        with site.connect() as c:
+            c.sendall(f"GET /ws HTTP/1.1\r\nHost: {NAME}:{site.port}\r\nOrigin: {origin}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+            f = c.makefile("rb")
+            assert status in f.readline(), origin
+    page = site.curl(path="/")
+    assert b"<!doctype html>" in page[:40].lower()
+    r = json.loads(site.curl("-H", f"Origin: https://{NAME}:{site.port}", "-H", "Content-Type: application/json", "-d",
+                             json.dumps(question(A["question"], picture(A["image"]))), path="/v1/chat/completions"))
+    assert r["choices"][0]["message"]["content"] == A["answer"]
+
+
+def test_site_turns_to_tls_and_keeps_metrics(site):
+    c = http.client.HTTPConnection("127.0.0.1", site.plain, timeout=60)
+    c.request("POST", "/v1/chat/completions?a=b", "{}", {"Host": NAME})
+    r = c.getresponse()
+    assert r.status == 308 and r.headers["Location"] == f"https://{NAME}/v1/chat/completions?a=b"
+    c.close()
+    assert b"margay_requests_running" in site.curl(path="/metrics")
+    text = (ROOT / "deploy" / "nginx" / "margay.conf").read_text()
+    assert re.search(r"location = /metrics \{\s+allow 127\.0\.0\.1;\s+allow ::1;\s+deny all;", text)

@@ -200,11 +200,16 @@ static void tell_ws_end(struct mg_http_exchange *x, enum mg_http_end reason, voi
     printf("end %s %s %d\n", mg_http_path(x), reason_name(reason), mg_ws_close_code(x));
 }
 
+static bool is_idle(struct mg_http_exchange *x, void *user) {
+    return !number(x, "busy", 0);
+}
+
 static void get_ws(struct mg_http_exchange *x, void *user) {
     struct mg_ws_options o = {.protocol = "chat",
                               .max_message = number(x, "max", 1 << 20),
                               .ping_seconds = (double)number(x, "ping_ms", 20000) * 1e-3,
-                              .on_message = on_message};
+                              .on_message = on_message,
+                              .is_idle = number(x, "keep", 0) ? NULL : is_idle};
     mg_http_on_end(x, tell_ws_end);
     mg_ws_accept(x, &o);
     printf("busy %s\n", mg_http_path(x));

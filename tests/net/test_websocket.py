@@ -242,3 +242,32 @@ def test_no_frames_after_the_close(plain):
     c.s.sendall(frame(CLOSE, b"\x03\xe8") + frame(TEXT, b"late") * 100)
     c.closed_with(1000)
     c.ends()
+
+
+def test_idle_sockets_make_room(serve):
+    """Too many connections: the WebSocket whose last message is longest ago goes, none where something is under way."""
+    s = serve(max_connection=4)
+    busy, kept, a, b = Client(s, "/ws?busy=1"), Client(s, "/ws?keep=1"), Client(s), Client(s)
+    a.send(TEXT, b"later than b's")
+    assert a.recv() == (TEXT, b"later than b's")
+    assert s.get("/hello").status == 503, "they have only just come"
+    deadline = time.monotonic() + 30
+    while s.get("/hello").status == 503:
+        assert time.monotonic() < deadline
+    b.closed_with(1013)
+    b.ends()
+    for c in (busy, kept, a):
+        c.send(TEXT, b"still there")
+        assert c.recv() == (TEXT, b"still there")
+    more = []
+    while True:  # until a's place, too, is taken by one where something is under way
+        c = s.connect()
+        c.sendall(head("/ws?busy=1"))
+        if Reply(read_until(c, b"\r\n\r\n"), head_only=True).status == 101:
+            more.append(c)
+            if len(more) == 2:
+                break
+        assert time.monotonic() < deadline
+    a.closed_with(1013)
+    time.sleep(1.5)
+    assert s.get("/hello").status == 503, "nothing idle is left"

@@ -68,9 +68,10 @@ class Reply:
 
 
 class Server:
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, before=None):
+        """before() is called in the child, ahead of the program."""
         self.process = subprocess.Popen([BIN, "serve", "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, **(env or {})})
+                                        env={**os.environ, **(env or {})}, preexec_fn=before)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)

@@ -1,10 +1,11 @@
 """What a client can make the server hold, or do on the loop's thread, by little work of its own, is bounded."""
-import http.client, json, struct, time
+import http.client, json, os, re, resource, struct, threading, time
 
 import pytest
 
-from conftest import SANITIZED, form, question, upload
-from test_serve import LONG, SLOW, Socket
+from conftest import RIGHT, SANITIZED, form, picture, question, upload
+from test_rows import noise
+from test_serve import LONG, SLOW, Socket, png
 
 MB = 1 << 20
 
@@ -134,3 +135,78 @@ def test_retry_after_is_the_time_it_takes(serve):
     assert abs(after - mean) <= 1.5, (after, mean)
     for c in held:
         c.close()
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers reserve address space")
+@pytest.mark.parametrize("mib", [220, 300, 400])
+def test_little_address_space(serve, mib):
+    """Under ulimit -v a crowd leaves nothing behind that simple questions would be refused for."""
+    s = serve(before=lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20)))
+    def one(i):
+        for k in range(4):
+            r = s.chat("What is it? " * 20, noise(i * 100 + k, 200 + 40 * k), max_tokens=40, ignore_eos=True)
+            assert r.status in (200, 503)
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(24)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    case = RIGHT[0]
+    for i in range(10):
+        r = s.chat(f"Hello {i}", max_tokens=5)
+        assert r.status == 200, r.body
+        r = s.chat(case["question"], picture(case["image"]))
+        assert r.status == 200 and r.text == case["answer"], r.body
+
+
+def test_idle_sockets_give_way(serve):
+    """Where there are no more descriptors an idle WebSocket goes, not one that waits for an answer."""
+    s = serve("--no-loop-check", env=SLOW)
+    busy, idle = Socket(s), [Socket(s) for _ in range(3)]
+    busy.send({"question": "Go on.", "id": "long", **LONG})
+    while busy.receive()["type"] != "token":
+        pass
+    time.sleep(1.2)  # what has only just come is spared
+    n = len(os.listdir(f"/proc/{s.process.pid}/fd"))
+    resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (n, n))
+    for _ in range(3):
+        assert s.get("/live").status == 200
+    first = idle[0].f.read(4)
+    assert first[0] == 0x88 and first[2:] == (1013).to_bytes(2, "big"), first
+    assert busy.receive()["type"] == "token"
+    idle[2].send({"question": "Hello", "max_tokens": 1})
+    while (m := idle[2].receive())["type"] in ("progress", "token"):
+        pass
+    assert m["type"] == "result", m
+
+
+def test_places_have_one_meaning(serve):
+    """A question has its place while its picture is decoded: /slots, /metrics and /ready agree."""
+    s, large = serve("--parallel", 2), png(9000, 4000)
+    def numbers():
+        m = s.get("/metrics").body.decode()
+        return [int(re.search(rf"^margay_{name} (\d+)", m, re.M)[1]) for name in
+                ('slots{state="busy"}', 'slots{state="idle"}', "requests_running", "requests_waiting")]
+    decoding = lambda: [x["stage"] for x in s.get("/slots").json] == ["decode", "idle"]
+    for attempt in range(5):
+        thread = threading.Thread(target=lambda: s.chat("What?", large, max_tokens=1))
+        thread.start()
+        s.wait(decoding)
+        seen, ready, still = numbers(), s.get("/ready").json, decoding()
+        thread.join()
+        if still:
+            break
+    assert still and seen == [1, 1, 1, 0] and (ready["running"], ready["waiting"]) == (1, 0)
+    s.wait(s.idle)
+    assert numbers() == [0, 2, 0, 0]
+
+
+def test_bias_of_no_token(server):
+    for wrong in ({"99999999": 1}, [[2147483647, -1]]):
+        for body in (question("Hi", logit_bias=wrong), question("Hi", logit_bias=wrong, stream=True)):
+            r = server.post("/v1/chat/completions", body)
+            e = r.json["error"]
+            assert r.status == 400 and (e["param"], e["code"], e["type"]) == ("logit_bias", "invalid_value", "invalid_request_error"), e
+    r = server.post("/v1/completions", {"prompt": "Hi", "logit_bias": {"99999999": 1}})
+    assert r.status == 400 and r.json["error"]["param"] == "logit_bias"
+    w = Socket(server)
+    w.send({"question": "Hi", "logit_bias": {"99999999": 1}, "id": "q"})
+    m = w.receive()
+    assert (m["type"], m["id"], m["error"]["param"]) == ("error", "q", "logit_bias"), m

@@ -51,6 +51,7 @@ static void on_event(void *user, const struct mg_job_event *e) {
                     : e->decoding                 ? DECODING
                     : e->stage == MG_STAGE_VISION ? LOOKING
                                                   : READING;
+    if (at == QUEUED) q->position = e->position;
     if (at == SAYING) {
         if (q->n_said + e->n_text < sizeof q->said) {
             memcpy(q->said + q->n_said, e->text, e->n_text);
@@ -88,6 +89,7 @@ static void take_answer(struct question *q, const struct mg_answer *a) {
 static void on_done(void *user, const struct mg_job_result *r) {
     struct question *q = user;
     q->status = r->status;
+    mg_scheduler_counts(q->scheduler, &q->counts);
     if (r->status != MG_OK) snprintf(q->code, sizeof q->code, "%s", r->err->code);
     if (r->status == MG_OK) take_answer(q, r->answer);
     keep_logprobs(q, r->logprob, r->n_logprob);

@@ -38,7 +38,9 @@ struct question {
     enum mg_answer_from from;
     double distance;
     bool image_cached;
-    size_t order; /* of the ends of all questions: 1 is first */
+    size_t order;                      /* of the ends of all questions: 1 is first */
+    size_t position;                   /* in the queue, as told last */
+    struct mg_scheduler_counts counts; /* at its end */
 };
 
 /* Greedy, MOST_TOKENS tokens, through end tokens and repetitions. */

@@ -428,6 +428,132 @@ static void test_displaced_in_vain(void **state) {
     mg_engine_close(e);
 }
 
+/* The places told are the order in which they are answered, of several tenants. */
+static void test_places(void **state) {
+    (void)state;
+    static struct question first, q[6];
+    static const uint8_t tenant[6] = {1, 1, 1, 2, 2, 3};
+    static const size_t place[6] = {3, 5, 6, 1, 4, 2};
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler_options o = no_caches;
+    o.max_running = 1;
+    struct mg_scheduler *s = open_scheduler(e, o);
+    first = question(fill_text, 0);
+    first.job.tenant[0] = 1;
+    first.hold_at = READING;
+    ask(s, &first);
+    wait_place(&first, READING);
+    for (size_t i = 0; i < 6; i++) {
+        q[i] = of_tenant(i, tenant[i], 1);
+        ask(s, &q[i]);
+    }
+    wait_place(&q[5], QUEUED); /* the last in the list: all have been told */
+    for (size_t i = 0; i < 6; i++) assert_int_equal(q[i].position, place[i]);
+    release(&first);
+    for (size_t i = 0; i < 6; i++) wait_done(&q[i]);
+    for (size_t i = 0; i < 6; i++) assert_int_equal(q[i].order - first.order, place[i]);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
+/* More tenants than are told apart, and two places: each gets a place of its own, 1 to n. */
+static void test_places_of_many(void **state) {
+    (void)state;
+    enum { MANY = 3 * MG_SERVED };
+    static struct question held[2], q[MANY];
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler_options o = no_caches;
+    o.max_running = 2;
+    struct mg_scheduler *s = open_scheduler(e, o);
+    for (size_t i = 0; i < 2; i++) {
+        held[i] = of_tenant(i, 1, 1);
+        held[i].hold_at = i ? NOWHERE : READING;
+        held[i].job.answer.max_tokens = 200;
+        ask(s, &held[i]);
+        wait_place(&held[i], i ? DECODING : READING);
+    }
+    bool seen[MANY + 1] = {false};
+    for (size_t i = 0; i < MANY; i++) {
+        q[i] = of_tenant(i, (uint8_t)(i % 100), 1);
+        ask(s, &q[i]);
+    }
+    wait_place(&q[MANY - 1], QUEUED);
+    for (size_t i = 0; i < MANY; i++) {
+        assert_in_range(q[i].position, 1, MANY);
+        assert_false(seen[q[i].position]);
+        seen[q[i].position] = true;
+    }
+    assert_int_equal(q[0].position, 1);
+    assert_true(q[1].position > q[2].position); /* both places are tenant 1's */
+    for (size_t i = 0; i < MANY; i++) mg_scheduler_cancel(s, q[i].id);
+    for (size_t i = 0; i < MANY; i++) wait_done(&q[i]);
+    release(&held[0]);
+    wait_done(&held[0]);
+    wait_done(&held[1]);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
+/* One that needs more memory than is left is not passed over for ever. All are prepared before the
+ * first goes on, so that at any time some of the small ones run. */
+static void test_large_one_gets_its_turn(void **state) {
+    (void)state;
+    enum { SMALL = MG_MAX_RUNNING - 1 };
+    static struct question large, q[SMALL];
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8, .context = 512});
+    struct mg_scheduler_options o = no_caches;
+    o.max_running = MG_MAX_RUNNING;
+    struct mg_scheduler *s = open_scheduler(e, o);
+    mg_chat *chat = tiny_chat(e);
+    s->kv_budget = mg_kv_bytes(&chat->kv, 400); /* before its threads have anything to do */
+    mg_chat_close(chat);
+    for (size_t i = 0; i < SMALL; i++) {
+        q[i] = question(fill_text, i);
+        q[i].job.answer.max_tokens = 20 + i * 7 % 17;
+    }
+    q[0].hold_at = READING;
+    ask(s, &q[0]);
+    wait_place(&q[0], READING);
+    large = question(fill_text, 1);
+    large.job.answer.max_tokens = 300;
+    ask(s, &large);
+    for (size_t i = 1; i < SMALL; i++) ask(s, &q[i]);
+    wait_place(&q[SMALL - 1], DECODING);
+    release(&q[0]);
+    wait_done(&large);
+    size_t before = 0;
+    for (size_t i = 0; i < SMALL; i++) {
+        wait_done(&q[i]);
+        assert_int_equal(q[i].status, MG_OK);
+        before += q[i].order < large.order;
+    }
+    assert_int_equal(large.status, MG_OK);
+    assert_in_range(before, 2, 9); /* the first, and some that it let pass; SMALL otherwise */
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
+/* What is asked by whoever hears of an end counts that question too. */
+static void test_counts_at_the_end(void **state) {
+    (void)state;
+    static struct question q;
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8});
+    struct mg_scheduler_options o = {.max_running = 2};
+    o.answer_budget = 1 << 20;
+    struct mg_scheduler *s = open_scheduler(e, o);
+    for (size_t i = 0; i < 8; i++) {
+        q = question(fill_text, i / 2);
+        ask_and_wait(s, &q);
+        assert_int_equal(q.status, MG_OK);
+        assert_int_equal(q.counts.answer_queries, i + 1);
+        assert_int_equal(q.counts.answer_hits, (i + 1) / 2);
+        assert_int_equal(q.counts.answers, i / 2 + 1);
+        assert_int_equal(q.counts.running, 0);
+    }
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
 /* Closed while jobs wait, are prepared, looked at and said: each has one end. */
 static void test_close(void **state) {
     (void)state;
@@ -522,6 +648,32 @@ static void test_allocations(void **state) {
     mg_engine_close(e);
 }
 
+/* What is kept gives way to a question that finds no memory. */
+static void test_caches_give_way(void **state) {
+    (void)state;
+    static struct question q[4];
+    mg_engine *e = tiny_engine(&(struct tiny){.weights = MG_WEIGHTS_INT8, .context = 512});
+    struct mg_scheduler *s = open_scheduler(e, (struct mg_scheduler_options){.max_running = 1});
+    struct mg_scheduler_counts c;
+    for (size_t i = 0; i < 3; i++) {
+        q[i] = question(fill_mixed, i);
+        ask_and_wait(s, &q[i]);
+        assert_int_equal(q[i].status, MG_OK);
+    }
+    mg_scheduler_counts(s, &c);
+    size_t before = c.prefix_bytes;
+    assert_true(before > 0);
+    q[3] = question(fill_text, 7);
+    alloc_fail_at(1); /* the first is the job itself, the second its conversation */
+    ask_and_wait(s, &q[3]);
+    assert_true(alloc_has_failed());
+    alloc_fail_at(SIZE_MAX);
+    assert_int_equal(q[3].status, MG_OK);
+    assert_true(q[3].counts.prefix_bytes < before);
+    mg_scheduler_close(s);
+    mg_engine_close(e);
+}
+
 static void test_flat(void **state) {
     (void)state;
     static struct question q[8];
@@ -557,14 +709,26 @@ static void test_flat(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company_whole), cmocka_unit_test(test_company_bf16),
-        cmocka_unit_test(test_sampled),       cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_drafts),        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_progress),      cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_displaced),     cmocka_unit_test(test_displaced_in_vain),
-        cmocka_unit_test(test_close),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_allocations),   cmocka_unit_test(test_flat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_company_whole),
+                                       cmocka_unit_test(test_company_bf16),
+                                       cmocka_unit_test(test_sampled),
+                                       cmocka_unit_test(test_logprobs),
+                                       cmocka_unit_test(test_drafts),
+                                       cmocka_unit_test(test_cancel),
+                                       cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_deadline),
+                                       cmocka_unit_test(test_progress),
+                                       cmocka_unit_test(test_fair),
+                                       cmocka_unit_test(test_displaced),
+                                       cmocka_unit_test(test_displaced_in_vain),
+                                       cmocka_unit_test(test_close),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_places),
+                                       cmocka_unit_test(test_places_of_many),
+                                       cmocka_unit_test(test_allocations),
+                                       cmocka_unit_test(test_caches_give_way),
+                                       cmocka_unit_test(test_flat),
+                                       cmocka_unit_test(test_large_one_gets_its_turn),
+                                       cmocka_unit_test(test_counts_at_the_end)};
     return cmocka_run_group_tests_name("engine.scheduler", tests, tiny_open, tiny_close);
 }
