@@ -1,5 +1,5 @@
 """margay serve --queue and margay worker over a real redis-server: what a client sees, and what it sees when one dies."""
-import importlib.util, json, re, signal, threading, time
+import importlib.util, json, os, re, signal, threading, time
 
 import pytest
 
@@ -433,6 +433,8 @@ def test_what_redis_has_lost_is_made_anew_and_never_mixed(fleet, large):
 
 
 def test_what_it_costs(fleet):
+    """The queue's own cost: the disk's, with each command on it before the next, comes on top (docs/fleet.md)."""
+    fleet.redis.client()("CONFIG", "SET", "appendfsync", os.environ.get("MARGAY_FSYNC", "everysec"))
     gateway, worker = fleet.gateway(), fleet.worker("--answer-cache", 8)
     body = {**question(CASE["question"], picture(CASE["image"])), "max_tokens": 20}
     took = {gateway: [], worker: []}
@@ -441,8 +443,9 @@ def test_what_it_costs(fleet):
             began = time.perf_counter()
             assert s.post("/v1/chat/completions", body).text == CASE["answer"]
             took[s].append(time.perf_counter() - began)
-    cost = sorted(took[gateway])[30] - sorted(took[worker])[30]
-    print(f"a job costs {cost * 1e3:.2f} ms more than a request")
+    # The 10th percentile: what else the machine does only adds. The median is printed beside it.
+    cost, median = (sorted(took[gateway])[n] - sorted(took[worker])[n] for n in (6, 30))
+    print(f"a job costs {cost * 1e3:.2f} ms more than a request ({median * 1e3:.2f} at the median)")
     assert cost < 0.005 * SLOW
 
 
