@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "engine": {"base", "cpu", "kernels", "weights", "text", "image", "model", "store", "margay"},
     "net": {"base"},
     "api": {"base", "net", "text", "margay"},
-    "server": {"base", "net", "api", "text", "engine", "margay"},
+    "server": {"base", "net", "api", "text", "store", "engine", "margay"},
     "cli": {"base", "cpu", "kernels", "weights", "text", "image", "model", "store", "engine", "net", "api", "server", "margay"},
 }
 TIERS = ("_avx2", "_avxvnni", "_avx512", "_vnni", "_bf16", "_amx")

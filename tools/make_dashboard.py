@@ -31,6 +31,14 @@ def gauge(metric, by=""):
     return f"sum{' by (' + by + ')' if by else ''} ({metric}{{{SEL}}})"
 
 
+def most(metric, by=""):
+    return f"max{f' by ({by})' if by else ''} ({metric}{{{SEL}}})"
+
+
+def most_rate(metric, by=""):
+    return f"max{f' by ({by})' if by else ''} (rate({metric}{{{SEL}}}[$__rate_interval]))"
+
+
 ROWS = [
     ("People", [
         ("Answers by how they end", "reqps", [(rate("margay_requests_total", by="finish_reason"), "{{finish_reason}}")]),
@@ -73,6 +81,18 @@ ROWS = [
         ("Went wrong, not tried", "reqps", [(rate("margay_shared_cache_errors_total", by="reason"), "{{reason}}"),
                                             (rate("margay_shared_cache_dropped_total", by="what"), "{{what}} not tried")]),
         ("Bytes", "Bps", [(rate("margay_shared_cache_bytes_total", by="direction"), "{{direction}}")]),
+    ]),
+    # Each gateway tells of the whole queue: the largest number is the newest, their sum would be nonsense.
+    ("Job queue", [
+        ("Jobs", "none", [(most("margay_queue_jobs", "state"), "{{state}}"), (most("margay_queue_slots"), "slots")]),
+        ("Workers", "none", [(most("margay_queue_workers"), "workers")]),
+        ("Jobs by how they end", "reqps", [(most_rate("margay_queue_ended_total", "state"), "{{state}}"),
+                                           (most_rate("margay_queue_submitted_total"), "handed in"), (most_rate("margay_queue_refused_total"), "refused")]),
+        ("Workers lost, jobs given back", "reqps", [(most_rate("margay_queue_takeovers_total"), "leases that ran out"),
+                                                    (most_rate("margay_queue_returned_total"), "given back")]),
+        ("Until a job is taken", "s", quantiles("margay_queue_wait_seconds")),
+        ("Bytes of open jobs", "bytes", [(most("margay_queue_bytes"), "bytes")]),
+        ("Jobs of each worker", "reqps", [(rate(f"margay_jobs_{m}_total"), m) for m in ("taken", "lost", "returned")]),
     ]),
     ("Machine", [
         ("Processors in use", "none", [(f"rate(process_cpu_seconds_total{{{SEL}}}[$__rate_interval])", "{{instance}}")]),

@@ -215,6 +215,7 @@ def main():
         gcc.pytest("command line", "tests/cli")
         gcc.pytest("HTTP server", "tests/net")
         gcc.pytest("margay serve", "tests/serve")
+        gcc.pytest("fleet", "tests/fleet")
         gcc.page()
         gcc.pytest("clients", "tests/clients")
         gcc.pytest("deploy", "tests/deploy")
@@ -228,6 +229,7 @@ def main():
             san.pytest("command line", "tests/cli", "-m", "not slow")
             san.pytest("HTTP server", "tests/net")
             san.pytest("margay serve", "tests/serve")
+            san.pytest("fleet", "tests/fleet", "-k", "not costs and not openai")
             san.pytest("deploy", "tests/deploy/test_container.py")
             san.pytest("oracle", "tests/oracle", "-k", "tied and (two_images or multi_turn or gray_tall)")
         tsan = Build(count, "tsan", "build-tsan", ["-Dbuildtype=debugoptimized", "-Db_lundef=false",
@@ -236,10 +238,12 @@ def main():
                       "tests/unit/net/test_net_http_server", "tests/unit/net/test_net_remote",
                       "tests/net/http_test_server", "tests/unit/api/test_api_metrics", "src/cli/margay",
                       "tests/unit/engine/test_engine_scheduler", "tests/unit/engine/test_engine_caches",
-                      "tests/unit/engine/test_engine_shared", "tests/unit/store/test_store_redis_store"):
+                      "tests/unit/engine/test_engine_shared", "tests/unit/store/test_store_redis_store",
+                      "tests/unit/store/test_store_job_queue"):
             tsan.c_tests({"cpu.pool", "engine.conversation", "engine.scheduler", "engine.caches", "engine.shared", "net.http_server",
-                          "net.remote", "api.metrics", "store.redis_store"})
+                          "net.remote", "api.metrics", "store.redis_store", "store.job_queue"})
             tsan.pytest("HTTP server", "tests/net")
+            tsan.pytest("fleet", "tests/fleet/test_fleet.py", "-k", "resumed or leaves or lost or stopped or away or answers_are")
             tsan.pytest("margay serve", "tests/serve", "-k", "several or socket or leaving or crowd or stop or shared")
         if shutil.which("clang"):
             clang = Build(count, "clang", "build-clang", ["-Dbuildtype=release", "-Dwerror=true"], {"CC": "clang"})

@@ -256,6 +256,14 @@ static const struct mg_jdoc_string *lifted(const struct mg_jdoc *doc, const json
     return i < doc->n_lifted ? &doc->lifted[i] : NULL;
 }
 
+bool mg_jdoc_place(const struct mg_jdoc *doc, const json_t *string, size_t *at, size_t *n) {
+    const struct mg_jdoc_string *l = lifted(doc, string);
+    if (!l) return false;
+    *at = l->at;
+    *n = l->n;
+    return true;
+}
+
 /* Undoes the escapes of a long string where they are single ASCII characters, as in base64 with
  * "\/" and in text with "\n": one copy instead of jansson's four. False when there are others, or
  * wrong ones, which are left to jansson. */

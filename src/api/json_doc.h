@@ -60,6 +60,8 @@ enum mg_status mg_jdoc_text(const struct mg_jdoc *doc, const json_t *string, str
 enum mg_status mg_jdoc_bytes(const struct mg_jdoc *doc, const json_t *string,
                              struct mg_buf *scratch, const char *param, struct mg_slice *out,
                              struct mg_fault *f);
+/* Where a long string stands in the body, without its quotes; false: it is a short one. */
+bool mg_jdoc_place(const struct mg_jdoc *doc, const json_t *string, size_t *at, size_t *n);
 /* The string is exactly `text`. */
 bool mg_jdoc_is(const json_t *string, const char *text);
 

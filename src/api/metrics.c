@@ -38,11 +38,11 @@ struct metric {
 #define FINISH VALUES("stop", "length", "repetition", "cancelled", "error", "other")
 #define ROUTES                                                                                     \
     VALUES("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}",             \
-           "/v1/files", "/v1/files/{id}", "/v1/files/{id}/content", "/v1/responses",               \
-           "/v1/messages", "/v1/messages/count_tokens", "/api/chat", "/api/generate", "/api/tags", \
-           "/api/show", "/api/ps", "/api/version", "/health", "/live", "/ready", "/props",         \
-           "/slots", "/metrics", "/tokenize", "/detokenize", "/apply-template", "/ws",             \
-           "/openapi.json", "page", "other")
+           "/v1/files", "/v1/files/{id}", "/v1/files/{id}/content", "/v1/jobs/{id}",               \
+           "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/api/chat",              \
+           "/api/generate", "/api/tags", "/api/show", "/api/ps", "/api/version", "/health",        \
+           "/live", "/ready", "/props", "/slots", "/metrics", "/tokenize", "/detokenize",          \
+           "/apply-template", "/ws", "/openapi.json", "page", "other")
 #define METHODS VALUES("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "other")
 #define CODES                                                                                      \
     VALUES("101", "200", "204", "206", "301", "304", "400", "401", "403", "404", "405", "408",     \
@@ -141,6 +141,27 @@ static const struct metric table[MG_N_METRIC] = {
                            "Bytes of entries taken from and put into the shared cache.",
                            COUNTER,
                            {{"direction", VALUES("read", "written")}}},
+    [MG_M_QUEUE_SUBMITTED] = {"queue_submitted_total", "Jobs that all gateways put in the queue.",
+                              COUNTER},
+    [MG_M_QUEUE_REFUSED] = {"queue_refused_total", "Jobs refused because the queue was full.",
+                            COUNTER},
+    [MG_M_QUEUE_TAKEOVERS] = {"queue_takeovers_total", "Leases that ran out: a worker was lost.",
+                              COUNTER},
+    [MG_M_QUEUE_RETURNED] = {"queue_returned_total", "Jobs that workers gave back.", COUNTER},
+    [MG_M_QUEUE_ENDED] = {"queue_ended_total",
+                          "Jobs by how they ended; dead: the workers that began it were lost.",
+                          COUNTER,
+                          {{"state", VALUES("done", "failed", "cancelled", "dead")}}},
+    [MG_M_JOBS_TAKEN] = {"jobs_taken_total", "Jobs that this worker took from the queue.", COUNTER},
+    [MG_M_JOBS_LOST] = {"jobs_lost_total", "Jobs that others took over from this worker.", COUNTER},
+    [MG_M_JOBS_RETURNED] = {"jobs_returned_total", "Jobs that this worker gave back.", COUNTER},
+    [MG_M_QUEUE_JOBS] = {"queue_jobs",
+                         "Jobs in the queue.",
+                         GAUGE,
+                         {{"state", VALUES("waiting", "running")}}},
+    [MG_M_QUEUE_BYTES] = {"queue_bytes", "Of open jobs with their pictures.", GAUGE},
+    [MG_M_QUEUE_SLOTS] = {"queue_slots", "Jobs that all workers can run at a time.", GAUGE},
+    [MG_M_QUEUE_WORKERS] = {"queue_workers", "Workers that are there.", GAUGE},
     [MG_M_RUNNING] = {"requests_running", "Requests being computed.", GAUGE},
     [MG_M_WAITING] = {"requests_waiting", "Requests in the queue.", GAUGE},
     [MG_M_SLOTS] = {"slots", "Slots by what they do.", GAUGE, {{"state", VALUES("idle", "busy")}}},
@@ -163,6 +184,9 @@ static const struct metric table[MG_N_METRIC] = {
                               HISTOGRAM, .bucket = SECONDS},
     [MG_M_QUEUE_SECONDS] = {"queue_time_seconds", "Time spent in the queue.", HISTOGRAM,
                             .bucket = SECONDS},
+    [MG_M_JOB_WAIT] = {"queue_wait_seconds",
+                       "From a job's coming into the queue to its being taken by this worker.",
+                       HISTOGRAM, .bucket = SECONDS},
     [MG_M_IMAGE_DECODE_SECONDS] = {"image_decode_seconds", "Decoding and resizing a picture.",
                                    HISTOGRAM, .bucket = SHORT_SECONDS},
     [MG_M_VISION_SECONDS] = {"vision_encode_seconds", "A picture's way through the vision tower.",

@@ -43,7 +43,21 @@ enum mg_metric {
     MG_M_SHARED_DROPPED,    /* what */
     MG_M_SHARED_ERRORS,     /* reason */
     MG_M_SHARED_BYTES,      /* direction */
+    /* Of a gateway's queue, all gateways and workers together. */
+    MG_M_QUEUE_SUBMITTED,
+    MG_M_QUEUE_REFUSED,
+    MG_M_QUEUE_TAKEOVERS,
+    MG_M_QUEUE_RETURNED,
+    MG_M_QUEUE_ENDED, /* state */
+    /* Of a worker. */
+    MG_M_JOBS_TAKEN,
+    MG_M_JOBS_LOST,
+    MG_M_JOBS_RETURNED,
     /* Gauges. */
+    MG_M_QUEUE_JOBS, /* state */
+    MG_M_QUEUE_BYTES,
+    MG_M_QUEUE_SLOTS,
+    MG_M_QUEUE_WORKERS,
     MG_M_RUNNING,
     MG_M_WAITING,
     MG_M_SLOTS, /* state */
@@ -58,6 +72,7 @@ enum mg_metric {
     MG_M_TIME_PER_TOKEN,
     MG_M_REQUEST_SECONDS,
     MG_M_QUEUE_SECONDS,
+    MG_M_JOB_WAIT,
     MG_M_IMAGE_DECODE_SECONDS,
     MG_M_VISION_SECONDS,
     MG_M_PREFILL_SECONDS,

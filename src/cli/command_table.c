@@ -49,6 +49,18 @@ const struct mg_command_info mg_commands[MG_N_CMD] = {
           "margay serve -m model.safetensors --host 0.0.0.0 --api-key-file keys.txt",
           "margay serve --unix-socket /run/margay.sock --media-path /srv/pictures", NULL},
          0},
+    [MG_CMD_WORKER] =
+        {"worker",
+         "[options] --queue URL",
+         "answer what gateways put in a queue",
+         "A server as serve is one, on a free port unless --port says otherwise (health, metrics), "
+         "that takes as many jobs from a queue on a Redis server as it has places for, and prefers "
+         "those about pictures that it has. margay serve --queue URL is the gateway that clients "
+         "ask. A worker that dies loses nothing: its jobs go to others after --queue-lease.\n"
+         "SIGTERM: no more jobs; those under way end within --drain-time or are given back.",
+         {"margay worker -m Qwen3-VL-2B-Instruct --queue redis://10.0.0.5",
+          "margay serve --queue redis://10.0.0.5 --host 0.0.0.0 --api-key-file keys.txt", NULL},
+         0},
     [MG_CMD_TRACE] = {"trace",
                       "[options] --messages FILE --out FOLDER",
                       "write every stage of one request as .npy files",

@@ -9,6 +9,7 @@
 enum mg_exit mg_cmd_ask(struct mg_options *o);
 enum mg_exit mg_cmd_chat(struct mg_options *o);
 enum mg_exit mg_cmd_serve(struct mg_options *o);
+enum mg_exit mg_cmd_worker(struct mg_options *o);
 enum mg_exit mg_cmd_trace(struct mg_options *o);
 enum mg_exit mg_cmd_tokenize(struct mg_options *o);
 enum mg_exit mg_cmd_convert(struct mg_options *o);

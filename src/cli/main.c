@@ -17,6 +17,7 @@ static command_fn *const run[MG_N_CMD] = {
     [MG_CMD_PULL] = mg_cmd_pull,
     [MG_CMD_BENCH] = mg_cmd_bench,
     [MG_CMD_DOCTOR] = mg_cmd_doctor,
+    [MG_CMD_WORKER] = mg_cmd_worker,
     [MG_CMD_LOAD] = mg_cmd_load,
     [MG_CMD_HEALTH] = mg_cmd_health,
     [MG_CMD_HELP] = mg_cmd_help,

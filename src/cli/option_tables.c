@@ -15,7 +15,9 @@
 #define PULL (1u << MG_CMD_PULL)
 #define BENCH (1u << MG_CMD_BENCH)
 #define DOCTOR (1u << MG_CMD_DOCTOR)
-#define SERVE (1u << MG_CMD_SERVE)
+#define SERVE_ALONE (1u << MG_CMD_SERVE)
+#define WORKER (1u << MG_CMD_WORKER)
+#define SERVE (SERVE_ALONE | WORKER) /* a worker is a server too */
 #define LOAD (1u << MG_CMD_LOAD)
 #define HEALTH (1u << MG_CMD_HEALTH)
 #define HELP (1u << MG_CMD_HELP)
@@ -587,7 +589,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                      .max = 65535,
                      .value = "N",
                      .llama = "LLAMA_ARG_PORT",
-                     .fallback = "8080",
+                     .fallback = "8080; worker: a free one",
                      .group = G_SERVER,
                      .help = "Port to listen on; 0 takes a free one and says which.",
                      .commands = SERVE},
@@ -698,7 +700,7 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .min = 1,
                           .max = 100000,
                           .value = "N",
-                          .fallback = "256",
+                          .fallback = "256; of serve --queue 1000",
                           .group = G_SERVER,
                           .help = "Questions that may wait; the next one gets 503 and Retry-After.",
                           .commands = SERVE},
@@ -830,6 +832,54 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .group = G_SERVER,
                           .help = "Serve the page from this folder instead, for work on it.",
                           .commands = SERVE},
+    [MG_OPT_QUEUE] = {.name = "queue",
+                      .type = MG_TYPE_STRING,
+                      .value = "URL",
+                      .fallback = "none; worker: needed",
+                      .group = G_SERVER,
+                      .help =
+                          "Redis server of the job queue, as for --redis. serve with it loads no "
+                          "model: it hands requests in for workers. Visible in ps: put a "
+                          "password into MARGAY_QUEUE.",
+                      .commands = SERVE},
+    [MG_OPT_QUEUE_NAME] = {.name = "queue-name",
+                           .type = MG_TYPE_STRING,
+                           .value = "NAME",
+                           .fallback = "default",
+                           .group = G_SERVER,
+                           .help = "The queue there: one for each model, or share of its work.",
+                           .commands = SERVE},
+    [MG_OPT_QUEUE_LEASE] = {.name = "queue-lease",
+                            .type = MG_TYPE_FLOAT,
+                            .min = 1,
+                            .max = 600,
+                            .value = "S",
+                            .fallback = "10",
+                            .group = G_SERVER,
+                            .help =
+                                "Seconds without a sign of a worker until its jobs go to others; "
+                                "the same for all of a queue.",
+                            .commands = SERVE},
+    [MG_OPT_QUEUE_TRIES] = {.name = "queue-tries",
+                            .type = MG_TYPE_INT,
+                            .min = 1,
+                            .max = 100,
+                            .value = "N",
+                            .fallback = "3",
+                            .group = G_SERVER,
+                            .help =
+                                "Times that a job is begun whose workers are lost; then it is a "
+                                "dead letter.",
+                            .commands = SERVE},
+    [MG_OPT_QUEUE_KEEP] = {.name = "queue-keep",
+                           .type = MG_TYPE_FLOAT,
+                           .min = 1,
+                           .max = 604800,
+                           .value = "S",
+                           .fallback = "600",
+                           .group = G_SERVER,
+                           .help = "Seconds that an answer can still be asked for by its job's id.",
+                           .commands = SERVE_ALONE},
     [MG_OPT_REDIS] = {.name = "redis",
                       .type = MG_TYPE_STRING,
                       .value = "URL",
@@ -869,8 +919,9 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
          .value = "MB",
          .fallback = "4096",
          .group = G_SERVER,
-         .help = "Memory that the shared cache may take in Redis, of all margays together: what was "
-                 "not used for longest goes. The same for all; below Redis' maxmemory.",
+         .help =
+             "Memory that the shared cache may take in Redis, of all margays together: what was "
+             "not used for longest goes. The same for all; below Redis' maxmemory.",
          .commands = SERVE},
     [MG_OPT_REDIS_TTL] = {.name = "redis-ttl",
                           .type = MG_TYPE_INT,

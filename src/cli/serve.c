@@ -1,4 +1,4 @@
-/* cli/serve.c - margay serve: the options, and the signals.
+/* cli/serve.c - margay serve and margay worker: the options, and the signals.
  *
  * SIGINT and SIGTERM stop (the second time at once), SIGHUP reloads. Before the server runs they
  * end the process as for any command.
@@ -7,6 +7,7 @@
 
 #include "net/listen.h"
 #include "server/server.h"
+#include "store/job_queue.h"
 #include "store/redis_url.h"
 
 #include <errno.h>
@@ -96,17 +97,39 @@ static enum mg_status check(const struct mg_options *o, struct mg_err *err) {
         snprintf(err->code, sizeof err->code, "usage");
         return MG_ERR_ARGUMENT;
     }
+    if (o->command == MG_CMD_WORKER && !mg_opt_set(o, MG_OPT_QUEUE))
+        return mg_fail(err, MG_ERR_ARGUMENT, "usage",
+                       "worker needs --queue redis://HOST, or MARGAY_QUEUE");
     return MG_OK;
+}
+
+static enum mg_status queue_options(struct mg_options *o, struct mg_queue_options *q,
+                                    struct mg_err *err) {
+    *q = (struct mg_queue_options){
+        .tls = {.ca_file = mg_opt_text(o, MG_OPT_REDIS_CA, NULL),
+                .cert_file = mg_opt_text(o, MG_OPT_REDIS_CERT, NULL),
+                .key_file = mg_opt_text(o, MG_OPT_REDIS_KEY, NULL)},
+        .name = mg_opt_text(o, MG_OPT_QUEUE_NAME, NULL),
+        .lease_seconds = mg_opt_float(o, MG_OPT_QUEUE_LEASE, 0),
+        .max_tries = (unsigned)mg_opt_int(o, MG_OPT_QUEUE_TRIES, 0),
+        .wait_seconds = mg_opt_float(o, MG_OPT_QUEUE_TIME, 0),
+        .keep_seconds = mg_opt_float(o, MG_OPT_QUEUE_KEEP, 0),
+        .max_waiting = (size_t)mg_opt_int(o, MG_OPT_MAX_QUEUE, 0),
+    };
+    enum mg_status st = mg_redis_url_parse(mg_opt_text(o, MG_OPT_QUEUE, ""), &q->url, err);
+    if (st && err) snprintf(err->code, sizeof err->code, "usage");
+    return st;
 }
 
 static struct mg_server_options server_options(struct mg_options *o, const mg_engine *e, char *name,
                                                size_t cap) {
+    bool worker = o->command == MG_CMD_WORKER;
     bool port = mg_opt_set(o, MG_OPT_HOST) || mg_opt_set(o, MG_OPT_PORT) ||
                 !mg_opt_set(o, MG_OPT_UNIX_SOCKET);
     int64_t places = mg_opt_int(o, MG_OPT_PARALLEL, 0);
     struct mg_server_options s = {
         .host = port ? mg_opt_text(o, MG_OPT_HOST, "127.0.0.1") : NULL,
-        .port = (uint16_t)mg_opt_int(o, MG_OPT_PORT, 8080),
+        .port = (uint16_t)mg_opt_int(o, MG_OPT_PORT, worker ? 0 : 8080),
         .unix_path = mg_opt_text(o, MG_OPT_UNIX_SOCKET, NULL),
         .tls_cert = mg_opt_text(o, MG_OPT_SSL_CERT, NULL),
         .tls_key = mg_opt_text(o, MG_OPT_SSL_KEY, NULL),
@@ -133,6 +156,7 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
         .ping_seconds = mg_opt_float(o, MG_OPT_SSE_PING, 10),
         .listening = on_listening,
     };
+    if (!s.alias && !e) s.alias = "gateway";
     if (!s.alias) s.alias = model_name(o, name, cap);
     s.scheduler.max_running = places > 0 ? (size_t)places : 0;
     s.scheduler.max_waiting = (size_t)mg_opt_int(o, MG_OPT_MAX_QUEUE, 0);
@@ -150,7 +174,7 @@ static struct mg_server_options server_options(struct mg_options *o, const mg_en
         .key_file = mg_opt_text(o, MG_OPT_REDIS_KEY, NULL),
         .seconds = (double)mg_opt_int(o, MG_OPT_REDIS_TTL, 604800),
         .budget = (size_t)mg_opt_int(o, MG_OPT_REDIS_BUDGET, 4096) << 20};
-    answer_defaults(o, e, &s.answer);
+    if (e) answer_defaults(o, e, &s.answer);
     return s;
 }
 
@@ -184,22 +208,26 @@ static void use_inherited(struct inherited *in, struct mg_server_options *s) {
     s->unix_path = NULL;
 }
 
-enum mg_exit mg_cmd_serve(struct mg_options *o) {
+static enum mg_exit serve(struct mg_options *o) {
     struct mg_err err = {0};
+    struct mg_queue_options queue;
     mg_engine *engine = NULL;
     struct mg_server *server = NULL;
     char name[256];
+    bool queued = mg_opt_set(o, MG_OPT_QUEUE), gateway = queued && o->command == MG_CMD_SERVE;
     struct mg_manager manager;
     struct inherited in = {.n = 0};
     enum mg_status status = check(o, &err);
     limit_arenas();
     mg_manager_open(&manager);
+    if (status == MG_OK && queued) status = queue_options(o, &queue, &err);
     if (status == MG_OK) status = mg_listen_inherited(in.fd, &in.n, &err);
-    if (status == MG_OK) status = mg_session_open(o, &engine, &err);
+    if (status == MG_OK && !gateway) status = mg_session_open(o, &engine, &err);
     if (status == MG_OK) {
         struct mg_server_options s = server_options(o, engine, name, sizeof name);
         use_inherited(&in, &s);
         s.manager = &manager;
+        if (queued) s.queue = &queue;
         status = mg_server_open(engine, &s, &server, &err);
     }
     if (status == MG_OK) {
@@ -213,4 +241,12 @@ enum mg_exit mg_cmd_serve(struct mg_options *o) {
     mg_engine_close(engine);
     mg_manager_close(&manager);
     return status == MG_OK ? MG_EXIT_OK : mg_report(o, &err);
+}
+
+enum mg_exit mg_cmd_serve(struct mg_options *o) {
+    return serve(o);
+}
+
+enum mg_exit mg_cmd_worker(struct mg_options *o) {
+    return serve(o);
 }

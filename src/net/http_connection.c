@@ -519,13 +519,13 @@ static void set_socket(int fd, bool is_unix) {
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked, sizeof unacked);
 }
 
-void mg_http_conn_open(struct mg_http_server *s, int fd, bool is_unix, const char *peer,
-                       bool refused) {
+struct mg_http_conn *mg_http_conn_open(struct mg_http_server *s, int fd, bool is_unix,
+                                       const char *peer, bool refused) {
     struct mg_http_conn *c = calloc(1, sizeof *c);
     struct mg_wire wire = {.fd = fd};
     if (!c) {
         mg_wire_close(&wire);
-        return;
+        return NULL;
     }
     set_socket(fd, is_unix);
     c->server = s;
@@ -546,7 +546,7 @@ void mg_http_conn_open(struct mg_http_server *s, int fd, bool is_unix, const cha
     if (!c->out || !c->io || !c->work || !c->timer || (tls && !c->wire.tls) ||
         event_add(c->io, NULL)) {
         mg_http_conn_free(c);
-        return;
+        return NULL;
     }
     c->next = s->conn;
     if (s->conn) s->conn->prev = c;
@@ -554,4 +554,5 @@ void mg_http_conn_open(struct mg_http_server *s, int fd, bool is_unix, const cha
     s->counts.connection++;
     if (refused) s->n_refused++;
     mg_http_conn_arm(c);
+    return c;
 }

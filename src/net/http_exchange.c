@@ -278,6 +278,9 @@ bool mg_http_is_tls(const struct mg_http_exchange *x) {
 bool mg_http_is_unix(const struct mg_http_exchange *x) {
     return x->conn->is_unix;
 }
+bool mg_http_is_internal(const struct mg_http_exchange *x) {
+    return x->conn->internal;
+}
 int mg_http_tag(const struct mg_http_exchange *x) {
     return x->route ? x->route->tag : 0;
 }

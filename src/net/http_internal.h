@@ -60,6 +60,7 @@ struct mg_http_conn {
     } state;
     size_t n_request; /* exchanges that have ended */
     bool is_unix;
+    bool internal;    /* adopted: the other end is ours */
     bool refuse;      /* one too many: answered 503 */
     bool head_begun;  /* a byte of the head has come */
     bool close_after; /* no further request after this reply */
@@ -146,9 +147,9 @@ struct mg_http_server {
 };
 
 /* http_connection.c */
-/* Takes over the socket. Out of memory: it is closed. */
-void mg_http_conn_open(struct mg_http_server *s, int fd, bool is_unix, const char *peer,
-                       bool refuse);
+/* Takes over the socket. Out of memory: it is closed, and NULL. */
+struct mg_http_conn *mg_http_conn_open(struct mg_http_server *s, int fd, bool is_unix,
+                                       const char *peer, bool refuse);
 void mg_http_conn_free(struct mg_http_conn *c);
 /* Ends the connection: now nothing more is done with it, soon it is freed and its exchange ends
  * with this reason. */

@@ -66,6 +66,7 @@ static const char *take_field(struct mg_http_response *r, char *line) {
     size_t n = strlen(value);
     while (n && (value[n - 1] == ' ' || value[n - 1] == '\t')) value[--n] = 0;
     uint64_t number;
+    if (r->field && r->status >= 200) r->field(r->user, line, value);
     if (!strcasecmp(line, "Content-Length")) {
         if (!whole_number(value, &number)) return "Content-Length is no number";
         if (r->has_length && number != r->left) return "two Content-Lengths that differ";
@@ -172,7 +173,7 @@ bool mg_http_response_end(const struct mg_http_response *r) {
 void mg_http_response_reset(struct mg_http_response *r) {
     struct mg_buf line = r->line;
     line.n = 0;
-    *r = (struct mg_http_response){.line = line};
+    *r = (struct mg_http_response){.line = line, .field = r->field, .user = r->user};
 }
 
 void mg_http_response_free(struct mg_http_response *r) {

@@ -33,6 +33,10 @@ struct mg_http_response {
 
     const char *fault; /* after BAD: one sentence, constant */
 
+    /* Set by the owner, or NULL: called for each field of the head. */
+    void (*field)(void *user, const char *name, const char *value);
+    void *user;
+
     /* Own: */
     struct mg_buf line;
     size_t n_head;    /* bytes of the head so far */

@@ -117,6 +117,31 @@ static void on_accept(evutil_socket_t listening, short what, void *arg) {
     }
 }
 
+struct adopted {
+    struct mg_http_server *server;
+    int fd;
+};
+
+static void on_adopted(void *arg) {
+    struct adopted *a = arg;
+    struct mg_http_server *s = a->server;
+    if (s->stopping) {
+        close(a->fd);
+    } else {
+        struct mg_http_conn *c = mg_http_conn_open(s, a->fd, true, "internal", false);
+        if (c) c->internal = true;
+    }
+    free(a);
+}
+
+void mg_http_server_adopt(struct mg_http_server *s, int fd) {
+    struct adopted *a = malloc(sizeof *a);
+    if (a) *a = (struct adopted){s, fd};
+    if (a && mg_http_server_post(s, on_adopted, a) == MG_OK) return;
+    free(a);
+    close(fd);
+}
+
 static void end_if_empty(struct mg_http_server *s) {
     if (s->stopping && !s->conn && !s->dying) event_base_loopbreak(s->base);
 }

@@ -149,6 +149,11 @@ void mg_http_server_reload(struct mg_http_server *s);
 /* Calls fn(arg) on the loop thread; exactly once if MG_OK was returned, at the latest in
  * mg_http_server_close. MG_ERR_LIMIT: max_post functions are waiting. */
 enum mg_status mg_http_server_post(struct mg_http_server *s, mg_post_fn *fn, void *arg);
+/* Serves a connected stream socket as one of the Unix socket's, marked as internal: the other end
+ * is the program itself. Takes fd; closed when the server is stopping or memory is short. Any
+ * thread.
+ */
+void mg_http_server_adopt(struct mg_http_server *s, int fd);
 /* After run has returned, or without it; no other thread may use the server any more. */
 void mg_http_server_close(struct mg_http_server *s);
 bool mg_http_server_is_stopping(const struct mg_http_server *s);
@@ -181,8 +186,9 @@ void mg_http_take_body(struct mg_http_exchange *x, struct mg_buf *out);
 const char *mg_http_peer(const struct mg_http_exchange *x);
 const char *mg_http_request_id(const struct mg_http_exchange *x);
 bool mg_http_is_tls(const struct mg_http_exchange *x);
-bool mg_http_is_unix(const struct mg_http_exchange *x); /* came over the Unix socket */
-int mg_http_tag(const struct mg_http_exchange *x);      /* of the route; 0 for none */
+bool mg_http_is_unix(const struct mg_http_exchange *x);     /* came over the Unix socket */
+bool mg_http_is_internal(const struct mg_http_exchange *x); /* came by mg_http_server_adopt */
+int mg_http_tag(const struct mg_http_exchange *x);          /* of the route; 0 for none */
 /* There is an Origin and it is neither our own nor on the list. */
 bool mg_http_is_foreign(const struct mg_http_exchange *x);
 

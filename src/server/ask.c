@@ -76,7 +76,7 @@ static enum mg_status begin_stream(struct ask *a, struct mg_http_exchange *x) {
     mg_http_add_field(x, "X-Accel-Buffering", "no");
     a->streaming = true;
     enum mg_status status = mg_http_stream_begin(x, 200, "text/event-stream");
-    if (status != MG_OK) return status;
+    if (status != MG_OK || a->job[0]) return status; /* gateways ping for themselves */
     return mg_http_stream_ping(x, ": ping\n\n", 8, a->s->o.ping_seconds);
 }
 
@@ -652,7 +652,10 @@ static bool fill_choices(struct ask *a) {
     a->choice = mg_alloc_zero(a->n_choice, sizeof *a->choice);
     a->bias = mg_alloc(r->n_bias, sizeof *a->bias);
     if (!a->choice || !a->bias) return false;
-    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = (uint64_t)(mg_clock() * 1e9);
+    if (a->job[0]) /* another attempt at the job gives the same answer */
+        seed = strtoull(a->job + strlen(a->job) - 16, NULL, 16);
+    else if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        seed = (uint64_t)(mg_clock() * 1e9);
     for (size_t i = 0; i < r->n_bias; i++)
         a->bias[i] = (struct mg_bias){r->bias[i].id, r->bias[i].value};
     for (size_t i = 0; i < a->n_choice; i++) {
@@ -666,6 +669,16 @@ static bool fill_choices(struct ask *a) {
         c->o.seed += i;
     }
     return true;
+}
+
+/* What is the same in each attempt at a queue's job. */
+static void note_job(struct ask *a, struct mg_http_exchange *x, int64_t *created) {
+    const char *job = server_job(x), *at = mg_http_header(x, "X-Margay-Created");
+    size_t n = job ? strlen(job) : 0;
+    if (n < 36 || n >= sizeof a->job) return;
+    memcpy(a->job, job, n + 1);
+    memcpy(strchr(a->id, '-') + 1, job + n - 32, 33);
+    if (at) *created = strtoll(at, NULL, 10);
 }
 
 struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_kind kind,
@@ -688,8 +701,10 @@ struct ask *ask_open(struct mg_server *s, struct mg_http_exchange *x, enum ask_k
     server_tenant(s, x, a->tenant);
     snprintf(a->id, sizeof a->id, completion ? "cmpl-" : "chatcmpl-");
     random_digits(a->id + strlen(a->id), 32);
+    int64_t created = unix_seconds();
+    note_job(a, x, &created);
     a->head = (struct mg_reply_head){.id = a->id,
-                                     .created = unix_seconds(),
+                                     .created = created,
                                      .model = s->o.alias,
                                      .completion = completion != NULL,
                                      .usage = a->common->include_usage};

@@ -8,6 +8,8 @@
  *   work.c      reading large requests beside the loop
  *   tokens.c    /tokenize, /detokenize, /apply-template
  *   page.c      the web page
+ *   puller.c    a worker's part: jobs from a queue
+ *   gateway.c   a gateway's part: requests into a queue, answers out of it
  *   manager.c   what a service manager is told (manager.h)
  */
 #ifndef MG_SERVER_INTERNAL_H
@@ -16,6 +18,7 @@
 #include "api/chat_reply.h"
 #include "api/chat_request.h"
 #include "api/completion_request.h"
+#include "api/job_request.h"
 #include "api/metrics.h"
 #include "api/ws_request.h"
 #include "net/access_log.h"
@@ -55,6 +58,8 @@ const struct upload *upload_find(struct uploads *u, const uint8_t *tenant, const
 /* Its bytes become the picture's, without a copy. */
 void upload_lend(const struct upload *u, struct mg_image_source *to);
 void upload_drop(struct upload *u);
+/* One more with the same bytes, in no list; NULL without memory. */
+struct upload *upload_share(const struct upload *u);
 void route_files_post(struct mg_http_exchange *x, void *user);
 void route_files_list(struct mg_http_exchange *x, void *user);
 void route_file_get(struct mg_http_exchange *x, void *user);
@@ -81,6 +86,7 @@ struct work {
     struct mg_ws_request ws;
     struct mg_buf out;
     struct upload *upload;
+    struct mg_job_request *job;
     struct waiting_picture *picture; /* SOCKET: that came before it, owned */
     uint8_t tenant[MG_TENANT_BYTES];
     double retry_seconds; /* with a fault that passes */
@@ -120,7 +126,9 @@ struct mg_server {
     struct mg_metrics *metrics;
     struct mg_remote *remote; /* NULL: nothing is fetched */
     struct uploads uploads;
-    struct page *page; /* NULL: none is served */
+    struct page *page;       /* NULL: none is served */
+    struct puller *puller;   /* of a worker, else NULL */
+    struct gateway *gateway; /* of a gateway, which has no engine and no scheduler, else NULL */
     struct worker worker;
     struct connection *socket; /* all open WebSockets */
     size_t socket_bytes;       /* of the pictures that wait there for their questions */
@@ -137,6 +145,8 @@ enum { TAG_PUBLIC = 1, TAG_PAGE = 2, TAG_QUESTION = 4 };
 /* Whose request it is: its key's digest, zeros when there are no keys. */
 void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
                    uint8_t tenant[MG_TENANT_BYTES]);
+/* The id of the queue's job that this request is for, or NULL. Only our own connections say so. */
+const char *server_job(const struct mg_http_exchange *x);
 /* One more error of this type in the metrics. */
 void count_error(struct mg_server *s, const char *type);
 /* An error as JSON, with Retry-After where it belongs. */
@@ -185,6 +195,7 @@ struct ask {
     uint8_t tenant[MG_TENANT_BYTES];
     uint64_t exchange; /* mg_http_id */
     double began;      /* mg_clock */
+    char job[40];      /* of a queue; "" for a client's own question */
     size_t n_choice;
     struct choice *choice; /* [n_choice] owned */
 

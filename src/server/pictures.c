@@ -6,6 +6,7 @@
  * what exists.
  */
 #include "server/internal.h"
+#include "server/puller.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -233,6 +234,12 @@ enum mg_status pictures_resolve(struct ask *a, struct mg_fault *f) {
             enum mg_status status = MG_OK;
             if (source->kind == MG_SOURCE_URL) status = fetch(a, source, m, p, i, f);
             if (source->kind == MG_SOURCE_FILE_ID) {
+                if (a->job[0] && puller_lend(a->s->puller, a->job, source->text, source)) {
+                    status = check(a, part, m, p, f);
+                    if (status != MG_OK) return status;
+                    i++;
+                    continue;
+                }
                 const struct upload *u = upload_find(&a->s->uploads, a->tenant, source->text);
                 char param[MG_PARAM_BYTES];
                 snprintf(param, sizeof param, "messages[%zu].content[%zu].file_id", m, p);

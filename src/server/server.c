@@ -1,8 +1,11 @@
 /* server/server.c - opening and closing, the table of routes, who may ask, and what the server says
  * of itself. See server.h.
  */
+#include "api/json_write.h"
 #include "api/server_reply.h"
+#include "server/gateway.h"
 #include "server/internal.h"
+#include "server/puller.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -99,8 +102,14 @@ static const char *error_body(struct mg_http_exchange *x, int status, const char
 }
 
 /* --- who may ask --- */
+const char *server_job(const struct mg_http_exchange *x) {
+    return mg_http_is_internal(x) ? mg_http_header(x, "X-Margay-Job") : NULL;
+}
+
 void server_tenant(const struct mg_server *s, const struct mg_http_exchange *x,
                    uint8_t tenant[MG_TENANT_BYTES]) {
+    const char *told = server_job(x) ? mg_http_header(x, "X-Margay-Tenant") : NULL;
+    if (told && mg_hex_parse(told, tenant, MG_TENANT_BYTES)) return;
     int key = s->keyed ? mg_api_keys_of(&s->keys, x) : -1;
     memset(tenant, 0, MG_TENANT_BYTES);
     if (key >= 0) memcpy(tenant, s->keys.digest[key], MG_TENANT_BYTES);
@@ -152,6 +161,7 @@ static bool origin_allowed(const struct mg_server *s, const struct mg_http_excha
 
 static void admit(struct mg_http_exchange *x, void *user) {
     struct mg_server *s = user;
+    if (mg_http_is_internal(x)) return; /* the gateway has admitted it */
     if (!host_allowed(s, x)) {
         reply_err(x, MG_ERR_ARGUMENT, "name_not_allowed",
                   "this server does not go by that name: see --allowed-hosts");
@@ -252,17 +262,15 @@ static void route_ready(struct mg_http_exchange *x, void *user) {
     }
 }
 
-static void route_props(struct mg_http_exchange *x, void *user) {
-    struct mg_server *s = user;
+static bool write_props(struct mg_server *s, struct mg_buf *out) {
     static const char *const format[] = {"jpeg", "png", "webp", "gif", "bmp"};
-    struct mg_scheduler_counts c;
-    mg_scheduler_counts(s->scheduler, &c);
+    size_t n_slot = s->o.scheduler.max_running;
     const struct mg_answer_options *a = &s->o.answer;
     struct mg_props_reply p = {.model = s->o.alias,
                                .version = mg_version(),
                                .weights = s->info.weights,
                                .tier = s->info.tier,
-                               .n_slot = c.slots,
+                               .n_slot = n_slot,
                                .context = s->info.context,
                                .n_thread = s->info.n_thread,
                                .vision = true,
@@ -289,8 +297,12 @@ static void route_props(struct mg_http_exchange *x, void *user) {
     p.sampling.presence_penalty = (double)a->presence_penalty;
     p.sampling.frequency_penalty = (double)a->frequency_penalty;
     p.sampling.max_tokens = a->max_tokens > INT32_MAX ? -1 : (int64_t)a->max_tokens;
+    return mg_props_write(out, &p);
+}
+
+static void route_props(struct mg_http_exchange *x, void *user) {
     struct mg_buf out = {0};
-    reply_json(x, &out, mg_props_write(&out, &p));
+    reply_json(x, &out, write_props(user, &out));
 }
 
 static void route_slots(struct mg_http_exchange *x, void *user) {
@@ -329,7 +341,6 @@ static void set_total(struct mg_metrics *m, enum mg_metric id, unsigned label, u
 }
 
 static void set_shared(struct mg_metrics *m, const struct mg_shared_counts *c) {
-    mg_metrics_set(m, MG_M_REDIS_UP, c->up);
     for (unsigned i = 0; i < 2; i++) {
         set_total(m, MG_M_SHARED_QUERIES, i, c->queries[i]);
         set_total(m, MG_M_SHARED_HITS, i, c->hits[i]);
@@ -341,12 +352,24 @@ static void set_shared(struct mg_metrics *m, const struct mg_shared_counts *c) {
     for (unsigned i = 0; i < 4; i++) set_total(m, MG_M_SHARED_ERRORS, i, error[i]);
 }
 
+static void set_puller(struct mg_server *s, struct puller_counts *out) {
+    puller_counts(s->puller, out);
+    set_total(s->metrics, MG_M_JOBS_TAKEN, 0, out->taken);
+    set_total(s->metrics, MG_M_JOBS_LOST, 0, out->lost);
+    set_total(s->metrics, MG_M_JOBS_RETURNED, 0, out->returned);
+}
+
 static void set_gauges(struct mg_server *s) {
     struct mg_scheduler_counts c;
     struct mg_http_counts h;
     struct mg_metrics *m = s->metrics;
-    mg_scheduler_counts(s->scheduler, &c);
     mg_http_server_counts(s->http, &h);
+    mg_metrics_set(m, MG_M_CONNECTIONS, (double)h.connection);
+    if (s->gateway) {
+        gateway_gauges(s->gateway);
+        return;
+    }
+    mg_scheduler_counts(s->scheduler, &c);
     size_t busy = mg_min_size(c.slots, c.running + c.preparing); /* as /slots says */
     mg_metrics_set(m, MG_M_RUNNING, (double)busy);
     mg_metrics_set(m, MG_M_WAITING, (double)c.waiting);
@@ -360,7 +383,10 @@ static void set_gauges(struct mg_server *s) {
         mg_metrics_set_at(m, MG_M_CACHE_LIMIT, (double)most[i], i);
     }
     mg_metrics_set(m, MG_M_MODEL_LOADED, c.ready);
-    mg_metrics_set(m, MG_M_CONNECTIONS, (double)h.connection);
+    struct puller_counts p = {.up = c.shared.on};
+    if (s->puller) set_puller(s, &p);
+    /* whatever of the two there is */
+    mg_metrics_set(m, MG_M_REDIS_UP, p.up && (c.shared.up || !c.shared.on));
     static const enum mg_metric total[] = {MG_M_IMAGE_CACHE_QUERIES,  MG_M_IMAGE_CACHE_HITS,
                                            MG_M_PROMPT_CACHE_QUERIES, MG_M_PROMPT_CACHE_HITS,
                                            MG_M_ANSWER_CACHE_QUERIES, MG_M_ANSWER_CACHE_HITS,
@@ -434,6 +460,16 @@ static const struct mg_http_route route[] = {
 };
 enum { N_ROUTE = sizeof route / sizeof *route, N_ALWAYS = N_ROUTE - 2 };
 
+/* What stands in the table for one without a model, NULL when it has its own or none. */
+static const struct mg_http_route *without_model(const struct mg_http_route *r) {
+    static mg_http_fn *const kept[] = {route_files_post,   route_files_list,  route_file_get,
+                                       route_file_content, route_file_delete, route_live,
+                                       route_openapi,      route_metrics};
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (r->fn == kept[i]) return r;
+    return NULL;
+}
+
 static void route_page(struct mg_http_exchange *x, void *user) {
     const struct mg_server *s = user;
     page_reply(s->page, x);
@@ -488,8 +524,13 @@ static void on_stopping(void *user) {
 
 static double on_tick(void *user) {
     struct mg_server *s = user;
-    struct mg_scheduler_counts c;
-    mg_scheduler_counts(s->scheduler, &c);
+    struct mg_scheduler_counts c = {0};
+    if (s->gateway) { /* without the queue it serves as well: it says 503 */
+        c.ready = true;
+        gateway_load(s->gateway, &c.running, &c.waiting);
+    } else {
+        mg_scheduler_counts(s->scheduler, &c);
+    }
     struct mg_manager_state state = {.ready = c.ready,
                                      .stalled = is_stalled(&c),
                                      .stopping = mg_http_server_is_stopping(s->http),
@@ -506,14 +547,17 @@ static void on_shared(void *user, bool put, double seconds) {
 
 /* --- opening --- */
 static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
-    struct mg_http_route *list = mg_alloc(N_ROUTE + PAGE_ROUTES, sizeof *list);
+    size_t n = 0, n_gateway = 0;
+    const struct mg_http_route *gateway = gateway_routes(&n_gateway);
+    struct mg_http_route *list = mg_alloc(N_ROUTE + n_gateway + PAGE_ROUTES, sizeof *list);
     if (!list) return mg_fail_memory(err, "routes");
-    size_t n = 0;
     for (size_t i = 0; i < N_ROUTE; i++) {
         if (i == N_ALWAYS && s->o.no_slots) continue;
         if (i == N_ALWAYS + 1 && s->o.no_metrics) continue;
-        list[n++] = route[i];
+        if (!s->gateway || without_model(&route[i])) list[n++] = route[i];
     }
+    for (size_t i = 0; s->gateway && i < n_gateway; i++)
+        if (!s->o.no_slots || strcmp(gateway[i].pattern, "/slots") != 0) list[n++] = gateway[i];
     if (s->page) n += page_routes(s->page, route_page, TAG_PUBLIC | TAG_PAGE, list + n);
     s->route = list;
     struct mg_http_options o = {.host = s->o.host,
@@ -541,6 +585,41 @@ static enum mg_status open_http(struct mg_server *s, struct mg_err *err) {
     return mg_http_server_open(&o, &s->http, err);
 }
 
+/* What gateways tell of this worker's model: gateway_models reads it. */
+static bool write_about(struct mg_server *s, struct mg_buf *out) {
+    struct mg_model_reply m = model_of(s);
+    struct mg_jwrite j = {.out = out};
+    mg_jwrite_open(&j, '{');
+    mg_jwrite_kstr(&j, "alias", m.id);
+    mg_jwrite_kint(&j, "created", m.created);
+    mg_jwrite_kuint(&j, "context", m.context);
+    mg_jwrite_kuint(&j, "context_max", m.context_max);
+    mg_jwrite_kuint(&j, "n_vocab", m.n_vocab);
+    mg_jwrite_kuint(&j, "n_embd", m.n_embd);
+    mg_jwrite_kuint(&j, "n_params", m.n_params);
+    mg_jwrite_kuint(&j, "bytes", m.bytes);
+    mg_jwrite_kstr(&j, "weights", m.weights);
+    mg_jwrite_key(&j, "props");
+    if (!write_props(s, out)) return false;
+    j.comma = true;
+    mg_jwrite_close(&j, '}');
+    return !out->failed;
+}
+
+static enum mg_status open_puller(struct mg_server *s, struct mg_err *err) {
+    struct mg_buf about = {0};
+    enum mg_status st = write_about(s, &about) ? MG_OK : mg_fail_memory(err, "worker");
+    struct puller_options o = {.queue = *s->o.queue,
+                               .places = s->o.scheduler.max_running,
+                               .drain_seconds = 1e-3 * s->o.drain_ms,
+                               .prefix = s->o.prefix,
+                               .about = (char *)about.data};
+    if (!st) st = puller_open(s, &o, &s->puller, err);
+    if (!st) st = puller_start(s->puller, err);
+    mg_buf_free(&about);
+    return st;
+}
+
 static enum mg_status open_parts(struct mg_server *s, struct mg_err *err) {
     enum mg_status status = mg_metrics_open(&s->metrics, err);
     s->keyed = s->o.n_api_key || s->o.api_key_file;
@@ -564,8 +643,11 @@ static enum mg_status open_parts(struct mg_server *s, struct mg_err *err) {
     if (status == MG_OK) status = worker_open(&s->worker, err);
     if (status == MG_OK && !s->o.no_page)
         status = page_open(s->o.page_path, s->o.prefix, &s->page, err);
+    if (status == MG_OK && !s->engine) status = gateway_open(s, s->o.queue, &s->gateway, err);
     if (status == MG_OK) status = open_http(s, err);
+    if (status == MG_OK && s->gateway) return gateway_start(s->gateway, err);
     if (status == MG_OK) status = mg_scheduler_open(s->engine, &s->o.scheduler, &s->scheduler, err);
+    if (status == MG_OK && s->o.queue) status = open_puller(s, err);
     return status;
 }
 
@@ -580,6 +662,7 @@ enum mg_status mg_server_open(mg_engine *engine, const struct mg_server_options 
     DEFAULT(s->o.drain_ms, 10000);
     DEFAULT(s->o.alias, "margay");
     DEFAULT(s->o.scheduler.max_waiting, 256);
+    DEFAULT(s->o.scheduler.max_running, 8);
     if (!(s->o.ping_seconds > 0)) s->o.ping_seconds = 10;
     s->o.scheduler.redis.observe = on_shared;
     s->o.scheduler.redis.user = s;
@@ -589,8 +672,14 @@ enum mg_status mg_server_open(mg_engine *engine, const struct mg_server_options 
     s->started = unix_seconds();
     s->uploads.budget = s->o.upload_budget;
     if (gethostname(s->host, sizeof s->host - 1) != 0) s->host[0] = 0;
-    mg_engine_info(engine, &s->info);
-    mg_engine_facts(engine, &s->facts);
+    if (engine) {
+        mg_engine_info(engine, &s->info);
+        mg_engine_facts(engine, &s->facts);
+    } else { /* a gateway: workers have the last word */
+        s->info.weights = s->info.tier = "none";
+        s->facts.max_images = MG_JOB_MAX_PICTURES;
+        s->facts.max_image_bytes = s->o.max_body;
+    }
     enum mg_status status = open_parts(s, err);
     if (status != MG_OK) {
         mg_server_close(s);
@@ -619,6 +708,7 @@ enum mg_status mg_server_run(struct mg_server *s, struct mg_err *err) {
 }
 
 void mg_server_stop(struct mg_server *s) {
+    if (s->puller) puller_stop(s->puller);
     mg_http_server_stop(s->http, s->o.drain_ms);
 }
 
@@ -629,10 +719,13 @@ void mg_server_reload(struct mg_server *s) {
 /* The scheduler first: it ends every job while the loop can still take what they post. */
 void mg_server_close(struct mg_server *s) {
     if (!s) return;
+    puller_close(s->puller);
+    gateway_stop(s->gateway);
     worker_close(&s->worker);
     mg_remote_close(s->remote);
     mg_scheduler_close(s->scheduler);
     mg_http_server_close(s->http);
+    gateway_close(s->gateway);
     free(s->route);
     uploads_free(&s->uploads);
     page_close(s->page);

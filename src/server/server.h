@@ -1,4 +1,5 @@
-/* server/server.h - margay serve: one engine behind HTTP and WebSocket.
+/* server/server.h - margay serve: one engine behind HTTP and WebSocket; margay worker: the same,
+ * and jobs from a queue (puller.h); margay serve --queue: the front of it alone (gateway.h).
  *
  *   src/net (bytes) -> src/api (requests) -> src/server -> engine/scheduler.h (answers)
  *
@@ -14,6 +15,7 @@
 #include "server/manager.h"
 
 struct mg_server;
+struct mg_queue_options; /* store/job_queue.h */
 
 /* All borrowed until mg_server_close; 0 and NULL mean the default in brackets. */
 struct mg_server_options {
@@ -48,6 +50,9 @@ struct mg_server_options {
     size_t upload_budget;  /* bytes of uploaded files kept [256 MiB] */
     unsigned drain_ms;     /* for answers under way when stopped [10,000] */
     double ping_seconds;   /* silence in a stream before a comment [10] */
+    /* With an engine: takes jobs from this queue, as a worker. Without: hands requests in. NULL: no
+     * queue. */
+    const struct mg_queue_options *queue;
     struct mg_scheduler_options scheduler;
     struct mg_answer_options answer; /* what a request that says nothing gets */
     /* Once requests are taken; the URL is valid during the call. May be NULL. */
@@ -55,7 +60,7 @@ struct mg_server_options {
     void *user;
 };
 
-/* The engine is the server's until closed. */
+/* The engine is the server's until closed; NULL: a gateway, which needs options->queue. */
 enum mg_status mg_server_open(mg_engine *engine, const struct mg_server_options *options,
                               struct mg_server **out, struct mg_err *err);
 /* Serves on this thread until stopped. */

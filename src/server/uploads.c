@@ -44,6 +44,15 @@ void upload_drop(struct upload *u) {
     free(u);
 }
 
+struct upload *upload_share(const struct upload *u) {
+    struct upload *copy = malloc(sizeof *copy);
+    if (!copy) return NULL;
+    *copy = *u;
+    copy->next = NULL;
+    atomic_fetch_add(&copy->bytes->refs, 1);
+    return copy;
+}
+
 /* --- the list --- */
 static void remove_upload(struct upload **at) {
     struct upload *gone = *at;

@@ -19,6 +19,7 @@ static void work_clear(struct work *w) {
     mg_ws_request_free(&w->ws);
     pictures_drop(&w->picture);
     upload_drop(w->upload);
+    mg_job_request_free(w->job);
     mg_buf_free(&w->out);
     mg_buf_free(&w->held);
 }
