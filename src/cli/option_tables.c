@@ -832,16 +832,17 @@ const struct mg_opt_info mg_opts[MG_N_OPT] = {
                           .group = G_SERVER,
                           .help = "Serve the page from this folder instead, for work on it.",
                           .commands = SERVE},
-    [MG_OPT_QUEUE] = {.name = "queue",
-                      .type = MG_TYPE_STRING,
-                      .value = "URL",
-                      .fallback = "none; worker: needed",
-                      .group = G_SERVER,
-                      .help =
-                          "Redis server of the job queue, as for --redis. serve with it loads no "
-                          "model: it hands requests in for workers. Visible in ps: put a "
-                          "password into MARGAY_QUEUE.",
-                      .commands = SERVE},
+    [MG_OPT_QUEUE] =
+        {.name = "queue",
+         .type = MG_TYPE_STRING,
+         .value = "URL",
+         .fallback = "none; worker: needed",
+         .group = G_SERVER,
+         .help = "Redis server of the job queue: redis://[user:password@]host:port/database, "
+                 "rediss:// for TLS. serve with it loads no model: it hands requests in for "
+                 "workers. Visible in "
+                 "ps: put a password into MARGAY_QUEUE.",
+         .commands = SERVE},
     [MG_OPT_QUEUE_NAME] = {.name = "queue-name",
                            .type = MG_TYPE_STRING,
                            .value = "NAME",
