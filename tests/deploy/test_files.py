@@ -150,7 +150,7 @@ def test_yaml_parses(file):
 def test_compose():
     c = compose()
     services = c["services"]
-    assert {"gateway", "worker-1", "worker-2", "redis", "prometheus", "grafana"} == set(services)
+    assert {"gateway", "worker-1", "worker-2", "redis", "cache", "prometheus", "grafana"} == set(services)
     for name, s in services.items():
         assert s["read_only"] is True and s["cap_drop"] == ["ALL"] and s["security_opt"] == ["no-new-privileges:true"], name
         limits = s["deploy"]["resources"]["limits"]
@@ -165,7 +165,7 @@ def test_compose():
             assert n in c["networks"]
         for d in s.get("depends_on", {}):
             assert "healthcheck" in services[d]
-    assert c["networks"]["inner"]["internal"] is True and services["worker-1"]["networks"] == ["inner"] == services["redis"]["networks"]
+    assert c["networks"]["inner"]["internal"] is True and services["worker-1"]["networks"] == ["inner"] == services["redis"]["networks"] == services["cache"]["networks"]
     build = services["gateway"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == (DEPLOY / "docker" / "Dockerfile").resolve()
     scraped = documents(DEPLOY / "prometheus" / "compose.yml")[0]["scrape_configs"][0]["static_configs"][0]["targets"]
@@ -270,7 +270,7 @@ def test_pods_are_contained(where):
         x = c["securityContext"]
         assert x["allowPrivilegeEscalation"] is False and x["readOnlyRootFilesystem"] is True and x["capabilities"] == {"drop": ["ALL"]}
         assert c["resources"]["requests"] and c["resources"]["limits"]["memory"]
-        names = {v["name"] for v in spec["volumes"]} | ({"data"} if "redis" in where else set())
+        names = {v["name"] for v in spec["volumes"]} | ({"data"} if where == "StatefulSet margay-redis" else set())
         assert {m["name"] for m in c["volumeMounts"]} <= names
         if c["name"] in ("gateway", "worker"):
             assert s["runAsUser"] == contained.USER
@@ -312,9 +312,107 @@ def test_kubernetes_parts_agree():
     worker = o["Deployment", "margay-worker"]["spec"]["template"]["spec"]["containers"][0]["args"]
     trigger = scaled["triggers"][0]["metadata"]
     assert trigger["streamLength"] == worker[worker.index("--parallel") + 1] and "consumerGroup" not in trigger
-    conf = o["ConfigMap", "margay-redis"]["data"]
-    for name in ("redis.conf", "start.sh"):
-        assert conf[name].rstrip() == (DEPLOY / "redis" / name).read_text().rstrip(), f"redis.yaml's {name} is not deploy/redis/{name}"
+    for where, file in (("redis", "redis.conf"), ("cache", "cache.conf")):
+        conf = o["ConfigMap", f"margay-{where}"]["data"]
+        assert set(conf) == {file, "start.sh"}
+        for name in conf:
+            assert conf[name].rstrip() == (DEPLOY / "redis" / name).read_text().rstrip(), f"{where}.yaml's {name} is not deploy/redis/{name}"
+
+
+# --- both Redis ---
+def bytes_of(text):
+    number, unit = re.fullmatch(r"(\d+)\s*([a-zA-Z]*)", text).groups()
+    return int(number) << {"": 0, "m": 20, "mb": 20, "mi": 20, "g": 30, "gb": 30, "gi": 30}[unit.lower()]
+
+
+def settings(name):
+    return dict(re.findall(r"^([a-z-]+) +(.+)$", (DEPLOY / "redis" / name).read_text(), re.M))
+
+
+def redis_servers():
+    """{"compose" or "kubernetes": {host: (environment, memory limit)}}"""
+    services, o = compose()["services"], objects()
+    out = {"compose": {n: (s["environment"], s["deploy"]["resources"]["limits"]["memory"]) for n, s in services.items() if s["image"].startswith("redis:")},
+           "kubernetes": {}}
+    for (kind, name), d in o.items():
+        if kind == "Service":
+            for where, t in pods():
+                c = t["spec"]["containers"][0]
+                if d["spec"]["selector"].items() <= t["metadata"]["labels"].items() and c["image"].startswith("redis:"):
+                    out["kubernetes"][name] = ({e["name"]: e.get("value") for e in c["env"]}, c["resources"]["limits"]["memory"])
+    return out
+
+
+def margays():
+    """("compose" or "kubernetes", name, command, environment) of each that has a queue."""
+    for name, s in compose()["services"].items():
+        if s["image"].startswith("margay"):
+            yield "compose", name, s["command"][0], s["environment"]
+    for where, t in pods():
+        for c in t["spec"]["containers"]:
+            if c["name"] in ("gateway", "worker"):
+                yield "kubernetes", where, c["args"][0], {e["name"]: e.get("value") for e in c["env"]}
+
+
+def host(url):
+    return re.fullmatch(r"redis://margay:[^@]+@([\w-]+):6379/0", url)[1]
+
+
+def budget_fits(budget, maxmemory):
+    """In MB, and as redis.conf has it. Pieces of 512 KB take 640 KB of Redis' memory, so that more than four fifths would fill it."""
+    return int(budget) << 20 <= bytes_of(maxmemory) * 3 / 4
+
+
+def test_queue_and_cache_are_apart():
+    """Workers have both, each in a Redis of its own kind; what may go into the cache fits, and each Redis fits its container."""
+    servers, seen = redis_servers(), []
+    assert {p: len(s) for p, s in servers.items()} == {"compose": 2, "kubernetes": 2}
+    for place, name, command, env in margays():
+        queue, where = servers[place][host(env["MARGAY_QUEUE"])], (place, name)
+        conf = settings(queue[0].get("REDIS_CONF", "redis.conf").rsplit("/", 1)[-1])
+        assert (conf["appendonly"], conf["appendfsync"], conf["no-appendfsync-on-rewrite"]) == ("yes", "always", "no"), where
+        assert conf["maxmemory-policy"] == "noeviction", where
+        assert ("MARGAY_REDIS" in env) == (command == "worker") == ("MARGAY_REDIS_BUDGET" in env), where
+        if command == "worker":
+            assert host(env["MARGAY_REDIS"]) != host(env["MARGAY_QUEUE"]), where
+            cache = servers[place][host(env["MARGAY_REDIS"])]
+            conf = settings(cache[0]["REDIS_CONF"].rsplit("/", 1)[-1])
+            assert (conf["appendonly"], conf["save"], conf["maxmemory-policy"]) == ("no", '""', "noeviction"), where
+            assert budget_fits(env["MARGAY_REDIS_BUDGET"], cache[0]["REDIS_MAXMEMORY"]), where
+            seen.append(where)
+    assert len(seen) == 3
+    for place, some in servers.items():
+        for name, (env, limit) in some.items():
+            assert bytes_of(env["REDIS_MAXMEMORY"]) * 7 / 6 <= bytes_of(limit), (place, name)
+
+
+def test_every_budget_that_is_told_of_fits():
+    """Of units and documents as well, for the maxmemory of cache.conf."""
+    most = settings("cache.conf")["maxmemory"]
+    texts = [*(DEPLOY / "systemd").iterdir(), ROOT / "docs" / "operations.md", ROOT / "docs" / "redis.md"]
+    found = [b for f in texts for b in re.findall(r"MARGAY_REDIS_BUDGET=(\d+)", f.read_text())]
+    assert found and all(budget_fits(b, most) for b in found), found
+    doc = (ROOT / "docs" / "operations.md").read_text()
+    fleet = {p: (env["MARGAY_REDIS_BUDGET"], redis_servers()[p][host(env["MARGAY_REDIS"])][0]["REDIS_MAXMEMORY"])
+             for p, _, command, env in margays() if command == "worker"}
+    for budget, memory in fleet.values():
+        assert f"{int(budget):,} MB of {memory.rstrip('gb')} GB" in doc
+    assert not budget_fits("2048", "2gb") and not budget_fits("1537", "2gb") and budget_fits("1536", "2gb")
+
+
+def test_network_policies_let_through_what_is_needed():
+    """Gateways reach the queue, workers both, and nobody else the cache."""
+    o = objects()
+
+    def names(peers):
+        out = set()
+        for p in peers:
+            s = p.get("podSelector", {})
+            out |= {s.get("matchLabels", {}).get("app.kubernetes.io/component")} | {v for e in s.get("matchExpressions", []) for v in e["values"]}
+        return out - {None}
+    reach = {n: names(p for rule in o["NetworkPolicy", n]["spec"]["egress"] for p in rule["to"]) for n in ("gateway", "worker")}
+    let_in = {n: names(p for rule in o["NetworkPolicy", n]["spec"]["ingress"] for p in rule["from"]) for n in ("redis", "cache")}
+    assert reach == {"gateway": {"redis"}, "worker": {"redis", "cache"}} and let_in == {"redis": {"gateway", "worker"}, "cache": {"worker"}}
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")

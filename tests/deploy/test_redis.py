@@ -1,5 +1,5 @@
 """deploy/redis: the users that start.sh makes, and what KEDA looks at, with a real redis-server."""
-import os, pathlib, shutil, socket, subprocess, sys, time
+import contextlib, os, re, shutil, signal, socket, subprocess, sys, time
 
 import pytest
 
@@ -11,19 +11,20 @@ import simulate
 pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
 
 
-@pytest.fixture
-def redis(tmp_path):
-    """connect(user, password) to a server started by start.sh with redis.conf as it stands but for place and port."""
+@contextlib.contextmanager
+def started(folder, file, *args):
+    """connect(user, password) to a server started by start.sh with a file as it stands but for place and port."""
+    folder.mkdir(exist_ok=True)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    conf = tmp_path / "redis.conf"
-    text = (DEPLOY / "redis" / "redis.conf").read_text()
-    for old, new in (("bind * -::*", "bind 127.0.0.1"), ("port 6379", f"port {port}"), ("dir /data", f"dir {tmp_path}")):
+    conf = folder / file
+    text = (DEPLOY / "redis" / file).read_text()
+    for old, new in (("bind * -::*", "bind 127.0.0.1"), ("port 6379", f"port {port}"), ("dir /data", f"dir {folder}")):
         assert text.count(old) == 1
         text = text.replace(old, new)
     conf.write_text(text)
-    p = subprocess.Popen(["sh", DEPLOY / "redis" / "start.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    p = subprocess.Popen(["sh", DEPLOY / "redis" / "start.sh", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          env={**os.environ, "REDIS_PASSWORD": "secret1", "REDIS_PROBE_PASSWORD": "secret2", "REDIS_CONF": str(conf), "REDIS_MAXMEMORY": "64mb"})
     made = []
 
@@ -39,12 +40,27 @@ def redis(tmp_path):
         if user:
             assert made[-1]("AUTH", user, password) == "OK"
         return made[-1]
-    yield connect
-    for r in made:
-        r.socket.close()
-    p.terminate()
-    p.wait(20)
-    p.stdout.close()
+    connect.process = p
+    try:
+        yield connect
+    finally:
+        for r in made:
+            r.socket.close()
+        p.terminate()
+        p.wait(20)
+        p.stdout.close()
+
+
+@pytest.fixture
+def redis(tmp_path):
+    with started(tmp_path / "queue", "redis.conf") as connect:
+        yield connect
+
+
+@pytest.fixture
+def cache(tmp_path):
+    with started(tmp_path / "cache", "cache.conf") as connect:
+        yield connect
 
 
 def refused(r, *command):
@@ -67,6 +83,7 @@ def test_users(redis):
         assert refused(r, *command), command
     r = redis("probe", "secret2")
     assert r("PING") == "PONG" and r("XLEN", "margay:{q:default}:jobs") == 0
+    assert isinstance(r("LATENCY", "LATEST"), list) and refused(r, "LATENCY", "RESET")
     assert refused(r, "GET", "margay:x") and refused(r, "XRANGE", "margay:{q:default}:jobs", "-", "+") and refused(r, "SET", "margay:x", "1")
 
 
@@ -74,6 +91,73 @@ def test_settings(redis):
     r = redis("margay", "secret1")
     memory, persistence = r("INFO", "memory"), r("INFO", "persistence")
     assert "maxmemory:67108864" in memory and "maxmemory_policy:noeviction" in memory and "aof_enabled:1" in persistence
+
+
+def test_the_cache_is_in_memory_alone(cache, tmp_path):
+    r = cache("margay", "secret1")
+    memory, persistence = r("INFO", "memory"), r("INFO", "persistence")
+    assert "maxmemory:67108864" in memory and "maxmemory_policy:noeviction" in memory and "aof_enabled:0" in persistence
+    assert r("SET", "margay:x", "1") == "OK" and refused(r, "BGSAVE")
+    cache.process.terminate()
+    assert cache.process.wait(20) == 0 and [f.name for f in (tmp_path / "cache").iterdir()] == ["cache.conf"]
+
+
+def test_the_queue_is_synced_before_it_answers(tmp_path):
+    """As the server itself understands redis.conf. What was acknowledged is there after kill -9, also in the midst of many."""
+    folder, admin = tmp_path / "queue", ("--user", "admin", "on", ">secret3", "+@all")
+    with started(folder, "redis.conf", *admin) as connect:
+        r = connect("admin", "secret3")
+        for name, value in (("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no"), ("save", "")):
+            assert r("CONFIG", "GET", name) == [name, value]
+        r = connect("margay", "secret1")
+        for i in range(50):
+            assert r("XADD", "margay:{q:default}:jobs", "*", "i", i)
+        connect.process.send_signal(signal.SIGKILL)
+        connect.process.wait(20)
+    with started(folder, "redis.conf") as connect:
+        assert connect("margay", "secret1")("XLEN", "margay:{q:default}:jobs") == 50
+
+
+def may(r, user, commands):
+    """Those that Redis lets `user` run, by ACL DRYRUN; keys aside."""
+    out = set()
+    for name, arity in commands.items():
+        words = name.split("|")
+        reply = r.attempt("ACL", "DRYRUN", user, *words, *["margay:{q:sales}:x"] * (abs(arity) - len(words)))
+        if "no permissions to run" not in reply:
+            out.add(name)
+    return out
+
+
+def test_margay_may_do_what_the_documents_say(tmp_path):
+    """Whatever docs/redis.md and docs/fleet.md give a user, start.sh's has, but for what Redis itself calls dangerous, or ends others' scripts."""
+    class Admin(simulate.Redis):
+        def attempt(self, *args):
+            try:
+                return str(self(*args))
+            except RuntimeError as e:
+                return str(e)
+    with started(tmp_path / "queue", "redis.conf", "--user", "admin", "on", ">secret3", "+@all") as connect:
+        r = Admin(connect().socket.getpeername()[1])
+        assert r("AUTH", "admin", "secret3") == "OK"
+        commands = {}
+        for c in r("COMMAND"):
+            inner = c[9] if len(c) > 9 else []
+            commands.update({i[0]: i[1] for i in inner} if inner else {c[0]: c[1]})
+        assert len(commands) > 200 and "client|unblock" in commands
+        withheld = {*r("ACL", "CAT", "dangerous"), "script|flush", "script|kill"} | {c for c in commands if c.endswith("|help")}
+        margay = may(r, "margay", commands)
+        assert "evalsha" in margay and not margay & {"flushall", "keys", "config|set", "acl|setuser", "shutdown"}
+        for file, pattern in (("redis.md", r"^    user (margay on .*)$"), ("fleet.md", r"ACL SETUSER (margay on .*?)`")):
+            rights = re.search(pattern, (ROOT / "docs" / file).read_text(), re.M)[1].replace("PASSWORD", "secret").replace("NAME", "sales").split()
+            assert r("ACL", "SETUSER", "told", "reset", *rights[1:]) == "OK"
+            told = may(r, "told", commands)
+            assert len(told) > 15 and "evalsha" in told
+            assert told - withheld <= margay, (file, told - withheld - margay)
+            for pattern in (w for w in rights if w.startswith("~")):
+                assert pattern.startswith("~margay:"), pattern  # what start.sh gives
+        assert r("ACL", "SETUSER", "margay", "-xautoclaim", "-hset") == "OK"  # it would be seen
+        assert told - withheld - may(r, "margay", commands) >= {"xautoclaim", "hset"}
 
 
 @pytest.mark.parametrize("password", ["", "a b", 'a"b'])

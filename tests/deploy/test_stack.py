@@ -1,4 +1,4 @@
-"""What deploy/compose.yaml starts, by hand: Redis by start.sh with its users, gateway and workers contained; the command lines are the file's own."""
+"""What deploy/compose.yaml starts, by hand: both Redis by start.sh with their users, gateway and workers contained; the command lines are the file's own."""
 import http.client, json, os, re, signal, socket, subprocess, time
 
 import pytest
@@ -7,7 +7,7 @@ import contained
 from conftest import BIN, DEPLOY
 from serve_conftest import RIGHT, picture, question
 from test_files import FLEET, compose
-from test_redis import redis  # a fixture
+from test_redis import cache, redis  # fixtures
 
 pytestmark = pytest.mark.skipif(not FLEET, reason="margay has no queue yet")
 A = RIGHT[0]
@@ -22,12 +22,13 @@ def free_port():
 class Part:
     """A service of the file, on a port of its own, under a made-up service manager."""
 
-    def __init__(self, container, name, redis_port):
+    def __init__(self, container, name, ports):
+        """ports: {host: port} of the file's Redis servers."""
         s = compose()["services"][name]
         self.port = free_port()
         args = [self.port if a == "8080" else "127.0.0.1" if a == "0.0.0.0" else a for a in s["command"]]
-        env = {k: re.sub(r"\$\{MARGAY_REDIS_PASSWORD[^}]*\}", "secret1", re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", v)).replace("redis:6379", f"127.0.0.1:{redis_port}")
-               for k, v in s["environment"].items()}
+        env = {k: re.sub(r"\$\{MARGAY_REDIS_PASSWORD[^}]*\}", "secret1", re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", v)) for k, v in s["environment"].items()}
+        env = {k: re.sub(r"@(\w+):6379", lambda m: f"@127.0.0.1:{ports[m[1]]}", v) for k, v in env.items()}
         assert "secret1" in env["MARGAY_QUEUE"]
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         address = f"margay-stack-{os.getpid()}-{self.port}"
@@ -59,10 +60,20 @@ def ask(port, **more):
     return out
 
 
-def test_the_stack(container, redis):
-    """Answers through gateway and queue, streamed and not; a worker that is stopped leaves no job behind; all end with 0."""
-    r = redis("margay", "secret1")
-    port = r.socket.getpeername()[1]
+def keys(r):
+    out, at = set(), "0"
+    while True:
+        at, some = r("SCAN", at, "COUNT", 1000)
+        out |= set(some)
+        if at == "0":
+            return out
+
+
+def test_the_stack(container, redis, cache):
+    """Answers through gateway and queue, streamed and not; a worker that is stopped leaves no job behind; all end with 0.
+    Features are in the cache's Redis and nowhere else; a worker that is new finds them there."""
+    r, c = redis("margay", "secret1"), cache("margay", "secret1")
+    port = {"redis": r.socket.getpeername()[1], "cache": c.socket.getpeername()[1]}
     gateway = Part(container, "gateway", port)
     workers = [Part(container, f"worker-{i}", port) for i in (1, 2)]
     health = ["health", f"http://127.0.0.1:{gateway.port}/ready"]
@@ -83,6 +94,16 @@ def test_the_stack(container, redis):
             assert text == A["answer"]
         if left == 2:
             assert workers.pop().stop() == 0
+    features = [k for k in keys(c) if ":v1:p:" in k]
+    assert features and all(k.startswith("margay:{q:") for k in keys(r)) and not [k for k in keys(c) if k.startswith("margay:{q:")]
     gateway.told(b"WATCHDOG=1"), workers[0].told(b"WATCHDOG=1")
     assert r("XLEN", "margay:{q:default}:jobs") == 0
-    assert workers[0].stop() == 0 and gateway.stop() == 0
+    assert workers[0].stop() == 0
+    new = Part(container, "worker-1", port)
+    assert ask(gateway.port)[0] == 200
+    h = http.client.HTTPConnection("127.0.0.1", new.port, timeout=30)
+    h.request("GET", "/metrics")
+    metrics = h.getresponse().read().decode()
+    h.close()
+    assert re.search(r'^margay_shared_cache_hits_total\{kind="image"\} 1$', metrics, re.M), metrics
+    assert new.stop() == 0 and gateway.stop() == 0
