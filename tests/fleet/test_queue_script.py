@@ -102,7 +102,7 @@ def test_of_a_lost_workers_attempt_nothing_is_taken_any_more(queue):
     assert queue.emit(id, 1, "of the dead") == "lost"
     (job,) = queue.take("w2")
     assert job[0] == id and job[1] == "2" and job[9] == "3"  # it goes on behind 3 bytes
-    assert queue.emit(id, 1, "of the dead") == "lost" and queue("beat", "w1", 1000, 1, "", id, 1) == [id, "lost"]
+    assert queue.emit(id, 1, "of the dead") == "lost" and queue("beat", "w1", 1000, 1, "", id, 1) == [id, "1", "lost"]
     assert queue.emit(id, 2, "def", "done", head="200") == "ok"
     assert "".join(e[1].get("d", "") for e in queue.events(id)) == "abcdef"
     assert len([e for e in queue.events(id) if "h" in e[1]]) == len([e for e in queue.events(id) if "e" in e[1]]) == 1
@@ -247,7 +247,7 @@ def test_cancel(queue):
     assert queue("cancel", waiting, ANN) == "ok" and queue.state(waiting) == "cancelled"
     assert queue.ids(n=3) == [running]
     assert queue("cancel", running, ANN) == "ok" and queue.state(running) == "running"
-    assert queue("beat", "w1", 1000, 1, "", running, 1) == [running, "cancel"]
+    assert queue("beat", "w1", 1000, 1, "", running, 1) == [running, "1", "cancel"]
     assert queue.emit(running, 1, "x") == "cancel" and queue.emit(running, 1, "", "cancelled", "cancelled") == "cancel"
     assert queue.state(running) == "cancelled" and queue("cancel", running, ANN) == "ended"
 

@@ -219,8 +219,9 @@ static void on_id(void *user, const char *id) {
     snprintf(user, MG_JOB_ID_BYTES, "%s", id);
 }
 
-static void on_owner(void *user, const char *id, enum mg_owner owner) {
-    (void)id;
+static void on_owner(void *user, const char *id, unsigned attempt, enum mg_owner owner) {
+    assert_string_equal(id, id2);
+    assert_int_equal(attempt, 1);
     *(enum mg_owner *)user = owner;
 }
 
