@@ -278,7 +278,7 @@ static void events_that_are_too_large_for_one_reply_come_all_the_same(void **sta
     assert_non_null(data);
     memset(data, 'x', each);
     for (int i = 0; i < 4; i++)
-        command("XADD margay:{q:unit}:ev:%s %zu-0 d %b", ids[i], each, data, each);
+        command("XADD margay:{q:unit}:ev:%s %d-0 d %b", ids[i], (int)each, data, each);
     free(data);
     assert_int_equal(mg_queue_events(q, ids, after, 4, on_large, n, &err), MG_OK);
     for (int i = 0; i < 4; i++) {
