@@ -511,6 +511,7 @@ static bool gather(struct gateway *g, struct reading *w, bool all, bool to_read)
     if (w->n == MOST_READ && g->watched) {
         struct relay *last = w->relay[w->n - 1], **end = &last->next;
         if (*end) {
+            more = true;
             struct relay *rest = *end;
             *end = NULL;
             struct relay *front = g->watched;
