@@ -26,7 +26,8 @@
 #include "store/store.h"
 
 #define MG_REDIS_SHARDS 16
-#define MG_REDIS_PIECE ((size_t)512 << 10)
+/* With what Redis needs for itself it fits 512 KB; the next size there is 640. */
+#define MG_REDIS_PIECE (((size_t)512 << 10) - 128)
 /* What an entry takes in Redis beside its bytes, counted to the budget. */
 #define MG_REDIS_OVERHEAD 256
 

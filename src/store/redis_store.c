@@ -372,7 +372,8 @@ static void *writer_main(void *arg) {
 /* --- from other threads; under the mutex --- */
 static bool add_chore(struct redis_store *s, enum chore_kind kind, const struct mg_store_key *key,
                       struct mg_store_put *put) {
-    struct chore *c = s->n_chore < MG_REDIS_MAX_PUTS ? calloc(1, sizeof *c) : NULL;
+    /* once it stops nobody may be left to do it */
+    struct chore *c = !s->stop && s->n_chore < MG_REDIS_MAX_PUTS ? calloc(1, sizeof *c) : NULL;
     if (!c) return false;
     c->kind = kind;
     c->put = put;

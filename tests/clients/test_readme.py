@@ -81,7 +81,7 @@ def test_margay(command, tmp_path):
     assert words[0] == "margay"
     if words[1] == "help":
         p = subprocess.run([BIN, *words[1:]], capture_output=True, text=True)
-        assert p.returncode == 0 and "[default: 8080]" in re.sub(r"\s+", " ", p.stdout) and "[default: 127.0.0.1]" in p.stdout
+        assert p.returncode == 0 and "[default: 8080; worker: a free one]" in re.sub(r"\s+", " ", p.stdout) and "[default: 127.0.0.1]" in p.stdout
         for named in re.search(r"# all options: (.*)", SECTION)[1].split(", "):
             assert {"TLS": "--ssl-cert-file", "Unix socket": "--unix-socket", "queue": "--max-queue", "caches": "--cache-ram",
                     "logs": "--access-log"}[named] in p.stdout
