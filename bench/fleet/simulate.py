@@ -34,7 +34,7 @@ LUA = pathlib.Path(os.environ.get("MARGAY_QUEUE_LUA", ROOT / "src" / "store" / "
 NAME = "margay:{q:sim}:"
 CLOCK = """local real, virtual = redis, {string.match(KEYS[2], 'clock (%d+) (%d+)$')}
 local redis = {call = function(what, ...) if what == 'TIME' then return virtual end return real.call(what, ...) end,
-               error_reply = real.error_reply}
+               pcall = real.pcall, error_reply = real.error_reply}
 """
 # A second, for each worker: signs of life; looks for work while there is room; reaping, and asking what it holds. For each gateway: reaping.
 # Of all that would reap, one a second does; the others' calls see that and cost no more than a take that finds nothing.

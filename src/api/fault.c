@@ -45,6 +45,7 @@ static const struct {
     {"job_lost", unavailable, 503, true, true},
     {"job_not_found", "not_found_error", 404, false, true},
     {"job_id_taken", invalid, 409, false, true},
+    {"job_id_reused", invalid, 409, false, true},
     {"invalid_job_id", invalid, 400, false, true},
     {"invalid_offset", invalid, 400, false, true},
     {"job_cancelled", invalid, 400, false, true},

@@ -72,6 +72,8 @@ static void fault_of(const char *code, struct mg_fault *f) {
         {"answer_too_large", "the answer is too large for the queue"},
         {"job_cancelled", "the job was cancelled"},
         {"job_id_taken", "another key has a job of this id"},
+        {"job_id_reused", "the job of this id is another request"},
+        {"body_too_large", "the request, or a picture of it, is too large for the queue"},
         {"job_lost", "the queue has lost the job"},
         {"out_of_memory", "out of memory"},
         {"shutting_down", "the gateway is being stopped; the job goes on"},
@@ -187,6 +189,7 @@ static void take_data(struct relay *r, struct mg_http_exchange *x, struct mg_sli
         data.n -= (size_t)(r->offset - begin);
     }
     r->offset = end;
+    r->sent = r->sent || r->stream;
     if (!r->stream) {
         if (!mg_buf_add(&r->whole, data.data, data.n)) mg_buf_free(&r->whole);
         return;
@@ -207,9 +210,10 @@ static void reply_whole(struct relay *r, struct mg_http_exchange *x) {
         return;
     }
     r->ended = true;
-    if (r->kind == RELAY_RESUME) { /* as the one event that it is */
+    if (r->kind == RELAY_RESUME || r->begun) { /* as the one event that it is */
         if (!r->begun && begin_stream(r, x) != MG_OK) return;
-        mg_buf_add_str(&r->whole, "\n\ndata: [DONE]\n\n");
+        bool error = r->kind == RELAY_ASK;
+        mg_buf_add_str(&r->whole, error ? "\n\n" : "\n\ndata: [DONE]\n\n");
         mg_http_stream_write(x, "data: ", 6);
         mg_http_stream_write(x, r->whole.data, r->whole.n);
         mg_http_stream_end(x);
@@ -245,14 +249,16 @@ void on_delivery(void *arg) {
     struct relay *r = d->relay;
     struct mg_http_exchange *x =
         atomic_load(&r->gone) ? NULL : mg_http_find(r->g->s->http, r->exchange);
-    if (x && !r->ended && d->anew && r->begun) {
+    if (x && !r->ended && d->wait) {
+        if (!r->begun) begin_stream(r, x);
+    } else if (x && !r->ended && d->anew && r->sent) {
         struct mg_fault f = {0};
         fault_of("answer_changed", &f);
         fail_relay(r, x, &f, 0);
     } else if (x && !r->ended) {
         if (d->anew) {
             mg_buf_free(&r->whole);
-            r->offset = 0;
+            r->offset = r->asked;
         }
         if (d->head.n) read_head(r, (char *)d->head.data);
         if (d->data.n) take_data(r, x, (struct mg_slice){d->data.data, d->data.n}, d->end);
@@ -325,6 +331,7 @@ static void job_was_read(struct work *w, struct mg_http_exchange *x) {
     w->job = NULL;
     r->stream = r->request->stream;
     r->background = asks_for(x, "X-Margay-Background");
+    r->waits = r->stream && !r->background;
     /* Who named the job may come back for it, also when only the connection is gone. */
     r->detached = own || r->background || asks_for(x, "X-Margay-Detach");
     const char *priority = mg_http_header(x, "X-Margay-Priority");
@@ -430,8 +437,9 @@ static void begin_job_route(struct mg_http_exchange *x, struct mg_server *s, enu
         return;
     }
     snprintf(r->id, sizeof r->id, "%s", id);
-    r->offset = offset;
+    r->offset = r->asked = offset;
     r->detached = true;
+    r->waits = kind == RELAY_RESUME;
     if (offset) {
         snprintf(r->place, sizeof r->place, "%llu-0", (unsigned long long)offset);
         r->stream = true;
@@ -445,19 +453,25 @@ static void begin_job_route(struct mg_http_exchange *x, struct mg_server *s, enu
     }
 }
 
+static bool read_offset(const char *text, uint64_t *out) {
+    size_t n = text ? strlen(text) : 0;
+    if (n > 15 || (n && text[strspn(text, "0123456789")])) return false;
+    *out = n ? strtoull(text, NULL, 10) : 0;
+    return true;
+}
+
+/* A browser's EventSource comes back to the URL it was given, with the place where it was beside it:
+ * the further of both counts. */
 static void route_job_get(struct mg_http_exchange *x, void *user) {
-    const char *accept = mg_http_header(x, "Accept"), *at = mg_http_query(x, "offset");
-    if (!accept || !strstr(accept, "text/event-stream")) {
+    const char *accept = mg_http_header(x, "Accept");
+    uint64_t offset = 0, last = 0;
+    if (!accept || !strstr(accept, "text/event-stream"))
         begin_job_route(x, user, RELAY_STATE, ORDER_STATE, 0);
-        return;
-    }
-    if (!at) at = mg_http_header(x, "Last-Event-ID");
-    size_t n = at ? strlen(at) : 0;
-    if (n > 15 || (n && at[strspn(at, "0123456789")])) {
+    else if (read_offset(mg_http_query(x, "offset"), &offset) &&
+             read_offset(mg_http_header(x, "Last-Event-ID"), &last))
+        begin_job_route(x, user, RELAY_RESUME, ORDER_WATCH, offset > last ? offset : last);
+    else
         reply_err(x, MG_ERR_ARGUMENT, "invalid_offset", "offset is a number of bytes");
-        return;
-    }
-    begin_job_route(x, user, RELAY_RESUME, ORDER_WATCH, n ? strtoull(at, NULL, 10) : 0);
 }
 
 static void route_job_delete(struct mg_http_exchange *x, void *user) {
@@ -486,10 +500,11 @@ static void route_ready(struct mg_http_exchange *x, void *user) {
     gateway_view(s->gateway, &v);
     bool draining = mg_http_server_is_stopping(s->http);
     struct mg_ready_reply r = {.ready = v.up && !draining,
-                               .status = draining ? "draining"
-                                         : v.up   ? "ok"
-                                                  : "degraded",
+                               .status = draining          ? "draining"
+                                         : v.up && !v.full ? "ok"
+                                                           : "degraded",
                                .detail = !v.up         ? "the queue can't be reached"
+                                         : v.full      ? "the queue takes nothing more"
                                          : !v.n_worker ? "no worker is there; jobs wait"
                                                        : NULL,
                                .running = (size_t)v.look.running,

@@ -19,7 +19,7 @@
 enum { MOST_READ = 256 }; /* jobs read at a time */
 static const double look_seconds = 1, patience_seconds = 2, doubt_seconds = 5, away_leases = 6,
                     longest_away_seconds = 60, cancel_seconds = 120, pause_seconds = 0.05,
-                    held_seconds = 0.005;
+                    held_seconds = 0.005, full_seconds = 30;
 /* For so long the reading thread looks every held_seconds whether the loop has passed on what it
  * has; after that the loop wakes it. */
 static const double quick_seconds = 0.02;
@@ -165,11 +165,26 @@ static void drop_delivery(void *arg) {
 }
 
 /* --- the sending thread --- */
+/* What makes a request the same one: its path and its body, in which pictures are named by their
+ * digests. */
+static bool sum_request(const struct relay *r, char out[MG_JOB_SUM_BYTES]) {
+    uint8_t digest[MG_SHA256_BYTES];
+    struct mg_sha256 h;
+    mg_sha256_begin(&h);
+    mg_sha256_update(&h, r->path, strlen(r->path) + 1);
+    mg_sha256_update(&h, r->request->body.data, r->request->body.n);
+    bool ok = mg_sha256_finish(&h, digest);
+    if (ok) mg_hex(digest, sizeof digest, out);
+    return ok;
+}
+
 static enum mg_status submit(struct gateway *g, struct relay *r, enum mg_submit *told,
                              double *seconds, struct mg_err *err) {
     struct mg_job_request *q = r->request;
     struct mg_job_blob blob[MG_JOB_MAX_PICTURES];
     struct mg_slice data[MG_JOB_MAX_PICTURES];
+    char sum[MG_JOB_SUM_BYTES];
+    if (!sum_request(r, sum)) return mg_fail_memory(err, "job");
     for (size_t i = 0; i < r->n_picture; i++) {
         struct mg_job_picture *p = &q->picture[i];
         uint8_t digest[MG_SHA256_BYTES];
@@ -193,7 +208,8 @@ static enum mg_status submit(struct gateway *g, struct relay *r, enum mg_submit 
                                .bytes = r->bytes,
                                .blob = blob,
                                .data = data,
-                               .n_blob = r->n_picture};
+                               .n_blob = r->n_picture,
+                               .sum = sum};
     return mg_queue_submit(g->sending, &job, told, seconds, err);
 }
 
@@ -217,6 +233,16 @@ static enum mg_status tell_state(struct gateway *g, struct relay *r, struct mg_e
     return st;
 }
 
+/* True: it was so before. */
+static bool note_full(struct gateway *g, bool full) {
+    lock(g);
+    bool was = g->full;
+    g->full = full;
+    g->full_at = mg_clock();
+    unlock(g);
+    return was == full;
+}
+
 static enum mg_status hand_in(struct gateway *g, struct relay *r, struct mg_err *err) {
     enum mg_submit told;
     double seconds;
@@ -231,7 +257,7 @@ static enum mg_status hand_in(struct gateway *g, struct relay *r, struct mg_err 
         return MG_OK;
     }
     if (st) return st;
-    g->full = false;
+    note_full(g, false);
     relay_drop_request(r); /* it is in Redis */
     /* Who left in between has been cancelled before it was there. */
     if (atomic_load(&r->gone) && !r->detached) cancel_order(g, r->id, r->tenant);
@@ -243,9 +269,11 @@ static enum mg_status do_submit(struct gateway *g, struct relay *r, struct mg_er
     return !st && r->background && !r->request ? tell_state(g, r, err) : st;
 }
 
-/* Has the job ended before what its client says that it has? Then nothing would ever come. */
+/* Has the job ended before what its client says that it has? Then nothing would ever come. What is
+ * no stream has no places. */
 static bool is_beyond(const struct relay *r, const struct mg_job_state *job) {
-    return job->ended_ms && strtoull(r->place, NULL, 10) > job->offset;
+    uint64_t at = strtoull(r->place, NULL, 10);
+    return (r->kind == RELAY_RESUME && at && !job->stream) || (job->ended_ms && at > job->offset);
 }
 
 static enum mg_status do_watch(struct gateway *g, struct relay *r, struct mg_err *err) {
@@ -287,20 +315,27 @@ static bool is_away(const struct mg_err *err) {
            !is_full(err);
 }
 
+/* Is it the request's own fault? */
+static bool is_own(const char *code) {
+    static const char *const own[] = {"job_id_taken", "job_id_reused", "body_too_large"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (!strcmp(code, own[i])) return true;
+    return false;
+}
+
 static void give_up(struct gateway *g, struct order *o, const struct mg_err *err) {
-    bool said = is_away(err) || (is_full(err) && g->full);
+    bool said = is_away(err) || is_own(err->code) || (is_full(err) && note_full(g, true));
     if (!said) mg_log(MG_LOG_WARN, "queue: %s", err->text);
-    g->full = g->full || is_full(err);
     if (!o->relay || o->kind == ORDER_NOTE) return;
     if (o->kind == ORDER_SUBMIT) {
         gateway_forget(o->relay);
         /* It may have got there; a client that named it will ask again. */
-        if (!o->relay->detached) cancel_order(g, o->id, o->tenant);
+        if (!o->relay->detached && !is_own(err->code)) cancel_order(g, o->id, o->tenant);
     }
-    const char *code = !strcmp(err->code, "job_id_taken") ? "job_id_taken"
-                       : is_away(err) || is_full(err)     ? "queue_unavailable"
-                       : err->status == MG_ERR_MEMORY     ? "out_of_memory"
-                                                          : "queue_error";
+    const char *code = is_own(err->code)              ? err->code
+                       : is_away(err) || is_full(err) ? "queue_unavailable"
+                       : err->status == MG_ERR_MEMORY ? "out_of_memory"
+                                                      : "queue_error";
     struct answer *a = new_answer(o->relay, code);
     if (a) a->retry_seconds = 2;
     tell_answer(g, a);
@@ -318,12 +353,11 @@ static void note_up(struct gateway *g, bool up, const struct mg_err *err) {
 /* What one worker says: kept once for each model. */
 struct abouts {
     struct mg_buf about[GATEWAY_MODELS];
-    size_t n, n_worker;
+    size_t n;
 };
 
 static void on_about(void *user, const char *about, size_t n) {
     struct abouts *a = user;
-    a->n_worker++;
     for (size_t i = 0; i < a->n; i++)
         if (a->about[i].n == n && !memcmp(a->about[i].data, about, n)) return;
     if (a->n < GATEWAY_MODELS && mg_buf_add(&a->about[a->n], about, n)) a->n++;
@@ -334,15 +368,15 @@ static bool look(struct gateway *g) {
     struct mg_err err = {0};
     struct abouts a = {0};
     unsigned lost;
-    enum mg_status st = mg_queue_look(g->sending, &seen, on_about, &a, &err);
-    if (!st) st = mg_queue_reap(g->sending, &lost, &err);
+    enum mg_status st = mg_queue_reap(g->sending, &lost, &err); /* which also mends what it can */
+    if (!st) st = mg_queue_look(g->sending, &seen, on_about, &a, &err);
     note_up(g, st == MG_OK, &err);
     if (!st) {
         lock(g);
         for (size_t i = 0; i < g->n_about; i++) mg_buf_free(&g->about[i]);
         memcpy(g->about, a.about, sizeof a.about);
         g->n_about = a.n;
-        g->n_worker = a.n_worker;
+        g->n_worker = (size_t)seen.workers;
         g->look = seen;
         unlock(g);
         return true;
@@ -454,10 +488,13 @@ static void on_event(void *user, const struct mg_queue_event *e) {
     }
     if (!d || d->head.failed || d->data.failed) return; /* read again later: its place stays */
     if (e->data.n && !follows(w, e)) { /* Redis came back with less than it had, and went on */
+        /* Where even the beginning is gone, reading it again would not help. */
+        bool lost = strtoull(w->place[e->job], NULL, 10) == 0;
         mg_buf_free(&d->head);
         mg_buf_free(&d->data);
         d->anew = true;
-        d->state[0] = d->code[0] = 0;
+        snprintf(d->state, sizeof d->state, "%s", lost ? "failed" : "");
+        snprintf(d->code, sizeof d->code, "%s", lost ? "answer_changed" : "");
         snprintf(w->place[e->job], sizeof w->place[e->job], "0-0");
     }
     if (d->anew) return;
@@ -604,6 +641,31 @@ static void doubt(struct gateway *g, struct reading *w) {
     }
 }
 
+/* Streams that have waited long are begun, so that nobody on the way thinks that we are dead. */
+static void begin_waiting(struct gateway *g) {
+    double now = mg_clock();
+    for (;;) {
+        struct relay *r;
+        struct delivery *d = calloc(1, sizeof *d);
+        if (!d) return;
+        lock(g);
+        for (r = g->watched; r; r = r->next)
+            if (r->waits && now - r->began >= g->s->o.ping_seconds) break;
+        if (r) {
+            r->waits = false;
+            atomic_fetch_add(&r->refs, 1);
+        }
+        unlock(g);
+        if (!r) {
+            free(d);
+            return;
+        }
+        d->relay = r;
+        d->wait = true;
+        post(g, on_delivery, d, drop_delivery);
+    }
+}
+
 static void all_are_away(struct gateway *g, struct reading *w) {
     gather(g, w, true, false);
     for (size_t i = 0; i < w->n; i++) {
@@ -612,6 +674,31 @@ static void all_are_away(struct gateway *g, struct reading *w) {
         tell_lost(g, r, "queue_unavailable");
         relay_unref(r);
     }
+}
+
+/* Reading of several jobs at once has failed, not for the connection's sake: one of them is what
+ * nobody can read, and ends; the others go on. */
+static enum mg_status read_apart(struct gateway *g, struct reading *w, const char *const *id,
+                                 const char *const *after, struct mg_err *err) {
+    for (size_t i = 0; i < w->n; i++) {
+        struct reading *one = calloc(1, sizeof *one);
+        if (!one) return mg_fail_memory(err, "queue");
+        struct mg_err why = {0};
+        one->relay[0] = w->relay[i];
+        memcpy(one->place[0], after[i], strlen(after[i]) + 1);
+        enum mg_status st = mg_queue_events(g->reading, &id[i], &after[i], 1, on_event, one, &why);
+        bool foreign = st && !is_away(&why);
+        if (w->delivery[i]) drop_delivery(w->delivery[i]); /* it has been read again */
+        w->delivery[i] = one->delivery[0];
+        w->n_event[i] = one->n_event[0];
+        memcpy(w->place[i], one->place[0], sizeof w->place[i]);
+        free(one);
+        if (foreign)
+            tell_lost(g, w->relay[i], "queue_error");
+        else if (st)
+            return mg_fail(err, st, why.code, "%s", why.text);
+    }
+    return MG_OK;
 }
 
 static enum mg_status read_news(struct gateway *g, struct reading *w, bool all, bool *more,
@@ -624,8 +711,13 @@ static enum mg_status read_news(struct gateway *g, struct reading *w, bool all, 
         id[i] = w->relay[i]->id;
         after[i] = place[i];
     }
+    struct mg_err why = {0};
     enum mg_status st =
-        w->n ? mg_queue_events(g->reading, id, after, w->n, on_event, w, err) : MG_OK;
+        w->n ? mg_queue_events(g->reading, id, after, w->n, on_event, w, &why) : MG_OK;
+    if (st && is_away(&why))
+        mg_fail(err, st, why.code, "%s", why.text);
+    else if (st)
+        st = read_apart(g, w, id, after, err);
     deliver(g, w, more);
     return st;
 }
@@ -642,6 +734,7 @@ static void *read_events(void *arg) {
         struct mg_err err = {0};
         enum mg_status st = MG_OK;
         bool more = false, sweep = mg_clock() >= next_sweep;
+        if (sweep) begin_waiting(g);
         if (sweep) { /* the inbox is kept, and made anew if it is gone */
             char now[MG_JOB_PLACE_BYTES];
             st = mg_queue_inbox(g->reading, g->name, now, &err);
@@ -737,7 +830,8 @@ void gateway_close(struct gateway *g) {
 /* --- what is known --- */
 void gateway_view(struct gateway *g, struct gateway_view *out) {
     lock(g);
-    *out = (struct gateway_view){.up = g->up, .n_worker = g->n_worker, .look = g->look};
+    bool full = g->full && mg_clock() - g->full_at < full_seconds; /* nobody may have asked since */
+    *out = (struct gateway_view){.up = g->up, .full = full, .n_worker = g->n_worker, .look = g->look};
     unlock(g);
 }
 

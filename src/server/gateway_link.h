@@ -35,6 +35,7 @@ struct relay {
     double began; /* mg_clock */
     bool background;
     bool detached; /* its client may leave without the job being cancelled */
+    bool waits;    /* for a stream, which is begun, with pings, when it comes to wait long */
 
     /* ASK: the sending thread's from the order on; none when the job has been handed in. */
     struct mg_job_request *request;             /* owned */
@@ -43,9 +44,11 @@ struct relay {
 
     /* Loop thread. */
     bool stream, begun, ended;
+    bool sent; /* something of the answer */
     int status;
     struct mg_buf fields, whole;
     uint64_t offset; /* of the answer, that the client has */
+    uint64_t asked;  /* RESUME: offset at first */
 
     /* Under gateway.mutex. */
     bool watched, dirty, busy; /* there may be news; the loop still has what was read */
@@ -65,6 +68,7 @@ struct delivery {
     char state[16], code[32];
     double retry_seconds;
     bool anew; /* what came before it is void: Redis has lost some of it */
+    bool wait; /* nothing has come, and the client is told so */
 };
 void on_delivery(void *arg);
 
@@ -93,15 +97,16 @@ struct gateway {
     char name[33];
     pthread_t send_thread, read_thread;
     bool send_started, read_started;
-    bool full;          /* sending thread: Redis takes nothing more, and the log has it */
-    struct order *held; /* likewise: cancels that wait until Redis is there */
+    struct order *held; /* sending thread: cancels that wait until Redis is there */
 
     pthread_mutex_t mutex; /* of what follows */
     pthread_cond_t more;   /* orders */
     struct order *first, **last;
     struct relay *watched;
     bool closing;
-    bool up; /* the last call of the sending thread was answered */
+    bool up;   /* the last call of the sending thread was answered */
+    bool full; /* Redis takes nothing more, and the log has it */
+    double full_at; /* mg_clock: when that, or the contrary, was last seen */
     struct mg_queue_look look;
     size_t n_worker;
     struct mg_buf about[GATEWAY_MODELS]; /* [n_about] what workers say, one for each model */
@@ -120,7 +125,7 @@ void gateway_forget(struct relay *r);
 void gateway_more(struct relay *r);
 
 struct gateway_view {
-    bool up;
+    bool up, full;
     size_t n_worker;
     struct mg_queue_look look;
 };

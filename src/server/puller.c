@@ -245,12 +245,13 @@ static void end_unbegun(struct run *r, const struct mg_err *why) {
     enum mg_owner owner;
     struct mg_err err = {0};
     bool own = !strcmp(why->code, "blob_gone") || !strcmp(why->code, "answer_stream");
-    mg_log(MG_LOG_WARN, "job %s: %s", r->id, why->text);
+    bool stopping = why->status == MG_ERR_CANCELLED;
+    if (!stopping) mg_log(MG_LOG_WARN, "job %s: %s", r->id, why->text);
     if (own)
         mg_queue_emit(p->taking, r->id, r->attempt, "", r->from, (struct mg_slice){0}, "failed",
                       strcmp(why->code, "blob_gone") ? "answer_changed" : "picture_gone", &owner,
                       &err);
-    else if (mg_queue_release(p->taking, r->id, r->attempt, true, &owner, &err) == MG_OK)
+    else if (mg_queue_release(p->taking, r->id, r->attempt, !stopping, &owner, &err) == MG_OK)
         atomic_fetch_add(owner == MG_OWNER_LOST ? &p->n_lost : &p->n_returned, 1);
     atomic_store(&r->stage, UNBEGUN);
     wake_up(p);
@@ -290,7 +291,9 @@ static void begin_run(struct puller *p, struct run *r) {
     int fd[2];
     enum mg_status st = r->request.n ? MG_OK : mg_fail_memory(&err, "job");
     for (size_t i = 0; i < r->n_picture && !st; i++)
-        st = get_picture(p, r->tenant, r->picture[i].blob.digest, &r->picture[i].bytes, &err);
+        st = atomic_load(&p->stops)
+                 ? mg_fail(&err, MG_ERR_CANCELLED, "stopping", "the worker is being stopped")
+                 : get_picture(p, r->tenant, r->picture[i].blob.digest, &r->picture[i].bytes, &err);
     if (!st && r->from) st = learn_earlier(p, r, &err);
     if (!st && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd) != 0)
         st = mg_fail_errno(&err, "make", "a socket pair", errno);

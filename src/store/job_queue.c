@@ -18,8 +18,7 @@ enum {
     INBOX_NOTES = 512
 };
 static const double first_pause = 0.05, longest_pause = 2, reap_seconds = 0.9;
-/* A call has its time, and that of its bytes at a slow network's pace. A picture's size isn't known
- * before it is there. */
+/* A call has its time, and that of its bytes, there and back, at a slow network's pace. */
 static const double bytes_a_second = 8e6, picture_seconds = 5;
 static const size_t blob_seconds = 300; /* until the job that names it is submitted */
 
@@ -168,7 +167,10 @@ static enum mg_status connect_now(struct mg_queue *q, struct mg_err *err) {
     if (mg_clock() < q->next_try)
         return mg_fail(err, q->why.status, q->why.code, "%s", q->why.text);
     enum mg_status st = mg_redis_link_open(&q->o.url, &q->o.tls, q->o.call_seconds, &q->link, &why);
-    if (st == MG_OK) return MG_OK;
+    if (st == MG_OK) {
+        mg_redis_link_pace(q->link, bytes_a_second);
+        return MG_OK;
+    }
     hang_up(q, &why);
     return mg_fail(err, st, why.code, "%s", why.text);
 }
@@ -303,6 +305,7 @@ static void submit_args(struct mg_queue *q, const struct mg_job_order *job, stru
         add(a, job->blob[i].name);
         add(a, job->blob[i].digest);
     }
+    add(a, job->sum ? job->sum : "");
 }
 
 enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *job,
@@ -313,6 +316,11 @@ enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *jo
     if (job->n_blob > MG_JOB_MAX_BLOBS)
         return mg_fail(err, MG_ERR_LIMIT, "too_many_images", "more than %d pictures",
                        MG_JOB_MAX_BLOBS);
+    bool large = job->n_body > MG_JOB_MAX_BYTES;
+    for (size_t i = 0; i < job->n_blob; i++) large |= job->data[i].n > MG_JOB_MAX_BYTES;
+    if (large)
+        return mg_fail(err, MG_ERR_LIMIT, "body_too_large", "more than %zu bytes in one piece",
+                       MG_JOB_MAX_BYTES);
     for (int round = 0; round < 3; round++) {
         submit_args(q, job, &a);
         enum mg_status st = script(q, &a, &r, err);
@@ -326,6 +334,8 @@ enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *jo
             round = 3;
         } else if (says(word, "taken")) {
             st = mg_fail(err, MG_ERR_ARGUMENT, "job_id_taken", "the job's id is taken");
+        } else if (says(word, "differs")) {
+            st = mg_fail(err, MG_ERR_ARGUMENT, "job_id_reused", "the job is another request");
         } else if (says(word, "ok") || says(word, "known")) {
             *told = MG_SUBMIT_OK;
             round = 3;
@@ -552,6 +562,7 @@ enum mg_status mg_queue_look(struct mg_queue *q, struct mg_queue_look *out,
     if (is_list(r, 3) && is_list(r->element[0], 0) && is_list(r->element[2], 0)) {
         read_look(r->element[0], out);
         out->running = int_of(r->element[1]);
+        out->workers = r->elements > 3 ? int_of(r->element[3]) : 0;
         const redisReply *about = r->element[2];
         for (size_t i = 0; fn && i < about->elements; i++)
             if (is_text(about->element[i]))
@@ -581,6 +592,13 @@ static bool read_blobs(const char *text, struct mg_job_taken *job) {
     return true;
 }
 
+/* These go into the lines of a request. */
+static bool is_plain(const char *text, size_t most) {
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_/";
+    size_t n = strlen(text);
+    return n && n < most && !text[strspn(text, good)];
+}
+
 static bool tell_taken(const redisReply *e, void (*fn)(void *user, const struct mg_job_taken *job),
                        void *user) {
     if (!is_list(e, 11)) return false;
@@ -599,11 +617,20 @@ static bool tell_taken(const redisReply *e, void (*fn)(void *user, const struct 
         .created_ms = (int64_t)int_of(e->element[8]),
         .offset = int_of(e->element[9]),
         .waited_seconds = 1e-3 * (double)int_of(e->element[10])};
-    bool ok = strlen(job->id) < MG_JOB_ID_BYTES && strlen(job->tenant) < MG_JOB_TENANT_BYTES &&
+    bool ok = is_plain(job->id, MG_JOB_ID_BYTES) && is_plain(job->tenant, MG_JOB_TENANT_BYTES) &&
+              is_plain(job->path, MG_JOB_PATH_BYTES) && job->path[0] == '/' &&
               read_blobs(e->element[7]->str, job);
     if (ok) fn(user, job);
     free(job);
     return ok;
+}
+
+/* One that can't be read. Should this fail the next `mine` does it. */
+static void give_back(struct mg_queue *q, const redisReply *e) {
+    enum mg_owner owner;
+    const char *id = is_list(e, 2) ? text_of(e->element[0]) : "";
+    mg_log(MG_LOG_WARN, "a job that can't be read: what another version, or another hand, wrote");
+    if (*id) mg_queue_release(q, id, (unsigned)int_of(e->element[1]), true, &owner, NULL);
 }
 
 enum mg_status mg_queue_take(struct mg_queue *q, const char *worker, size_t n,
@@ -623,7 +650,7 @@ enum mg_status mg_queue_take(struct mg_queue *q, const char *worker, size_t n,
     if (!is_list(r, 1) || !is_text(r->element[0])) st = strange(err);
     if (!st) copy(place, MG_JOB_PLACE_BYTES, r->element[0]);
     for (size_t i = 1; !st && i < r->elements; i++)
-        if (!tell_taken(r->element[i], fn, user)) mg_log(MG_LOG_WARN, "a job that can't be read");
+        if (!tell_taken(r->element[i], fn, user)) give_back(q, r->element[i]);
     freeReplyObject(r);
     return st;
 }

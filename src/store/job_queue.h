@@ -35,7 +35,9 @@ enum {
     MG_QUEUE_NAME_BYTES = 65, /* letters, digits, '-', '_', '.', ':' */
     MG_JOB_ID_BYTES = 37,     /* "job-" and 32 digits, and a zero byte */
     MG_JOB_TENANT_BYTES = 33, /* 32 hexadecimal digits; zeros for nobody in particular */
+    MG_JOB_PATH_BYTES = 64,   /* of a route: letters, digits, '-', '_', '/' */
     MG_JOB_MAX_BLOBS = 64,
+    MG_JOB_SUM_BYTES = 65,    /* SHA-256 in hexadecimal digits */
     MG_QUEUE_READ_EVENTS = 8, /* of one job that one call reads */
     MG_JOB_PLACE_BYTES = 48   /* an ID of a stream: "1700000000000-0" */
 };
@@ -56,6 +58,9 @@ struct mg_queue_options {
     double aged_seconds;  /* a job that has waited so long isn't passed for a picture's sake [30] */
 };
 bool mg_queue_name_valid(const char *name);
+
+/* Most bytes of a job's body, and of each of its pictures: what one reply of Redis may hold. */
+#define MG_JOB_MAX_BYTES (MG_REDIS_MAX_REPLY - ((size_t)1 << 20))
 
 struct mg_queue;
 /* Connects with the first call. */
@@ -86,11 +91,14 @@ struct mg_job_order {
     const struct mg_job_blob *blob;
     const struct mg_slice *data; /* [n_blob] their bytes */
     size_t n_blob;
+    const char *sum; /* a digest of the request; NULL: it is not compared */
 };
 enum mg_submit { MG_SUBMIT_OK, MG_SUBMIT_FULL };
 /* Hands the job in, its pictures first where Redis lacks them. *seconds: with FULL, when there may
- * be room. Repeating one that was handed in is OK. MG_ERR_ARGUMENT, code job_id_taken: another key
- * has a job of this id. */
+ * be room. Repeating one that was handed in is OK; one that was refused for want of room or time, or
+ * lacked a picture, is then begun anew. MG_ERR_ARGUMENT, code job_id_taken: another key has a job
+ * of this id; job_id_reused: this key has, but of another request. MG_ERR_LIMIT, body_too_large:
+ * more than MG_JOB_MAX_BYTES. */
 enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *job,
                                enum mg_submit *told, double *seconds, struct mg_err *err);
 
@@ -139,7 +147,7 @@ enum mg_status mg_queue_wait_inbox(struct mg_queue *q, const char *gateway,
                                    struct mg_err *err);
 
 struct mg_queue_look {
-    uint64_t waiting, running, bytes, slots;
+    uint64_t waiting, running, bytes, slots, workers;
     uint64_t submitted, refused, takeovers, released, done, failed, cancelled, dead;
 };
 /* fn is called with what each living worker says of itself (mg_queue_beat). */
@@ -159,7 +167,8 @@ struct mg_job_taken { /* views valid until the next call */
     uint64_t offset; /* bytes that earlier attempts have sent */
     double waited_seconds;
 };
-/* Up to n jobs; fn is called for each. recent: digests of pictures that this worker has. place:
+/* Up to n jobs; fn is called for each. What can't be read is given back as a start that failed, so
+ * that it ends as a dead letter. recent: digests of pictures that this worker has. place:
  * for mg_queue_wait_jobs. */
 enum mg_status mg_queue_take(struct mg_queue *q, const char *worker, size_t n,
                              const char *const *recent, size_t n_recent,

@@ -22,8 +22,11 @@ local GROUP = 'workers'
 local TURN = 1099511627776 -- 2^40: a job that runs outweighs every number of one that waits
 local QUIET = 604800       -- seconds without a submit or a start until what is shared expires
 local AFTER = 60           -- seconds that a picture stays after the last open job that named it
-local MOST_BODIES = 16777216 -- bytes of bodies in one reply to a take
+local MOST_BODIES = 16777216 -- bytes of bodies in one reply to a take; one body more may double it
 local MOST_VICTIMS = 64
+local MOST_MISSED = 20     -- replies with a job that never arrived, until it is a dead letter
+-- Ends after which the same request may be handed in again under its id: none of it was answered.
+local AGAIN = {queue_full = true, queue_timeout = true, picture_gone = true}
 local call = redis.call
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -32,10 +35,24 @@ local function job_key(id) return base .. 'job:' .. id end
 local function event_key(id) return base .. 'ev:' .. id end
 local function lane_key(priority, tenant) return base .. 'lane:' .. priority .. ':' .. tenant end
 local function number(text) return tonumber(text) or 0 end
-local function count(field, n) return call('HINCRBY', META, field, n) end
+
+-- What another hand has put under our names is nothing of ours: it goes, and harms no other job.
+local function failed(reply) return type(reply) == 'table' and reply.err end
+local function count(field, n)
+    local now_is = redis.pcall('HINCRBY', META, field, n)
+    if not failed(now_is) then return now_is end
+    call('HSET', META, field, 0)
+    return 0
+end
 local function get(id, ...)
-    local v = call('HMGET', job_key(id), ...)
-    return v
+    local v = redis.pcall('HMGET', job_key(id), ...)
+    if not failed(v) then return v end
+    call('UNLINK', job_key(id))
+    return {}
+end
+local function only(key, kind)
+    local is = call('TYPE', key).ok
+    if is ~= kind and is ~= 'none' then call('UNLINK', key) end
 end
 
 local function set_up()
@@ -44,6 +61,10 @@ end
 
 local function keep()
     for _, key in ipairs({META, JOBS, DUE, RUN, WAIT, WORKERS, HEAVY, USES}) do call('EXPIRE', key, QUIET) end
+end
+
+local function append(id, place, ...)
+    return not failed(redis.pcall('XADD', event_key(id), place, ...))
 end
 
 -- The places of a key's lanes, after what decides them has changed.
@@ -96,8 +117,8 @@ end
 
 local function drop_entry(entry)
     if not entry then return end
-    call('XACK', JOBS, GROUP, entry)
-    call('XDEL', JOBS, entry)
+    redis.pcall('XACK', JOBS, GROUP, entry)
+    redis.pcall('XDEL', JOBS, entry)
 end
 
 -- A job's pictures stay for so long; returns the digests of those that aren't there.
@@ -132,18 +153,38 @@ end
 local function finish(id, state, code)
     local v = get(id, 'state', 'tenant', 'prio', 'entry', 'off', 'bytes', 'keep', 'gw', 'blobs')
     if v[1] ~= 'waiting' and v[1] ~= 'running' then return false end
-    if v[1] == 'waiting' then leave_lane(id, v[2], v[3]) else leave_running(v[2]) end
+    if v[1] == 'waiting' and v[2] and v[3] then leave_lane(id, v[2], v[3]) end
+    if v[1] == 'running' and v[2] then leave_running(v[2]) end
     drop_entry(v[4])
-    use_blobs(v[2], v[9], -1)
-    count('bytes', 0 - number(v[6])) -- (-0 is no number to Redis)
+    use_blobs(v[2] or '', v[9], -1)
+    if count('bytes', 0 - number(v[6])) < 0 then call('HSET', META, 'bytes', 0) end -- (-0 is no number to Redis)
+    if not append(id, (v[5] or '0') .. '-2', 'e', state, 'c', code) then
+        call('UNLINK', event_key(id))
+        state, code = 'failed', 'queue_error'
+        append(id, '0-2', 'e', state, 'c', code)
+    end
     count('ended:' .. state, 1)
     call('HSET', job_key(id), 'state', state, 'code', code, 'ended', now)
     call('HDEL', job_key(id), 'body', 'entry')
-    call('XADD', event_key(id), v[5] .. '-2', 'e', state, 'c', code)
-    call('EXPIRE', job_key(id), v[7])
-    call('EXPIRE', event_key(id), v[7])
+    local stays = number(v[7]) > 0 and v[7] or AFTER
+    call('EXPIRE', job_key(id), stays)
+    call('EXPIRE', event_key(id), stays)
     tell(id, v[8])
     return true
+end
+
+-- A job whose record can't be used: nobody can be told more than that it is lost.
+local function discard(id, entry)
+    drop_entry(entry)
+    call('ZREM', DUE, id)
+    call('UNLINK', job_key(id), event_key(id))
+end
+
+-- fn(...) about a job, which may have a record that fn can't use. -> was that fine, its value
+local function guarded(id, entry, fn, ...)
+    local fine, value = pcall(fn, ...)
+    if not fine then discard(id, entry or get(id, 'entry')[1]) end
+    return fine, fine and value
 end
 
 -- From running back to its lane; its attempt ends here.
@@ -159,8 +200,8 @@ end
 
 local function bury(id, code)
     local v = get(id, 'tenant', 'path', 'tries', 'worker', 'created')
-    call('XADD', DEAD, 'MAXLEN', '~', 1000, '*', 'j', id, 'tenant', v[1], 'path', v[2], 'tries', v[3],
-         'worker', v[4] or '', 'created', v[5], 'code', code)
+    call('XADD', DEAD, 'MAXLEN', '~', 1000, '*', 'j', id, 'tenant', v[1] or '', 'path', v[2] or '', 'tries', v[3] or '',
+         'worker', v[4] or '', 'created', v[5] or '', 'code', code)
     call('EXPIRE', DEAD, QUIET)
     finish(id, 'dead', code)
 end
@@ -186,7 +227,18 @@ local function sign()
     call('HSET', META, 'seen', now)
     if v[1] and now - number(v[1]) > math.max(lease / 2, 2000) then
         call('HSET', META, 'hold', now + lease)
+    elseif v[1] and number(v[1]) - now > 2000 and call('EXISTS', JOBS) == 1 then
+        -- The clock was put back: what was heard lies in the future, and would seem fresh until then.
+        for _, p in ipairs(call('XPENDING', JOBS, GROUP, '-', '+', 1000)) do
+            call('XCLAIM', JOBS, GROUP, p[2], 0, p[1], 'JUSTID')
+        end
     end
+end
+
+-- How long a worker is believed to be there: as long as what it says of itself stays (mg_queue_beat).
+local function workers_there()
+    local lease = number(call('HGET', META, 'lease'))
+    return call('ZCOUNT', WORKERS, now - math.max(3 * (lease > 0 and lease or 10000), 5000), '+inf')
 end
 
 local function newest(tenant, most)
@@ -235,15 +287,21 @@ end
 local op = {}
 
 -- id tenant priority stream gateway wait_ms keep_s live_s max_waiting max_bytes bytes path body
--- n_blob (name, digest)... -> {word, ...}: 'ok' number ahead; 'full' seconds; 'missing' digest...;
--- 'known' state, when it was handed in before: a submit may be repeated; 'taken', by another key.
+-- n_blob (name, digest)... sum -> {word, ...}: 'ok' number ahead; 'full' seconds; 'missing' digest...;
+-- 'known' state, when it was handed in before: a submit may be repeated; 'taken', by another key;
+-- 'differs': the job of this id is another request (sum: a digest of it, if there is one).
 function op.submit(id, tenant, priority, stream, gateway, wait, keep_s, live, max_waiting, max_bytes,
                    bytes, path, body, n_blob, ...)
     local blob, list = {...}, {}
     local stays = math.ceil(number(wait) / 1000) + number(live)
-    local there = get(id, 'state', 'tenant', 'gw')
+    local sum = blob[2 * number(n_blob) + 1] or ''
+    local there = get(id, 'state', 'tenant', 'code', 'off', 'sum')
+    local anew = there[1] == 'failed' and AGAIN[there[3]] and number(there[4]) == 0
     if there[1] then
         if there[2] ~= tenant then return {'taken'} end
+        if sum ~= '' and (there[5] or '') ~= '' and there[5] ~= sum then return {'differs'} end
+    end
+    if there[1] and not anew then
         call('DEL', base .. 'none') -- (see the end)
         op.state(id, tenant, gateway)
         tell(id, gateway)
@@ -269,9 +327,10 @@ function op.submit(id, tenant, priority, stream, gateway, wait, keep_s, live, ma
         finish(victim, 'failed', 'queue_full')
     end
     local seq, deadline = count('seq', 1), now + number(wait)
+    if anew then call('UNLINK', job_key(id), event_key(id)) end
     call('HSET', job_key(id), 'tenant', tenant, 'prio', priority, 'stream', stream, 'gw', gateway, 'seq', seq,
          'created', now, 'wait', wait, 'keep', keep_s, 'live', live, 'bytes', bytes, 'path', path, 'body',
-         body, 'blobs', blobs, 'off', 0, 'attempt', 0, 'tries', 0)
+         body, 'blobs', blobs, 'off', 0, 'attempt', 0, 'tries', 0, 'sum', sum)
     call('EXPIRE', job_key(id), stays)
     use_blobs(tenant, blobs, 1)
     count('bytes', number(bytes))
@@ -287,15 +346,26 @@ function op.blob(tenant, digest, live, data)
     return 'ok'
 end
 
--- The first lane in turn, from the highest priority down; each eighth time from the lowest up, so
--- that nobody waits for ever.
+-- The first lane in turn, from the highest priority down; each eighth time the one whose job is the
+-- oldest, whatever its priority, so that nobody waits for ever. One that lacks its lane (evicted) is
+-- none.
 local function next_tenant()
-    local from, to, step = 1, #PRIORITY, 1
-    if count('turn', 1) % 8 == 0 then from, to, step = #PRIORITY, 1, -1 end
-    for i = from, to, step do
-        local tenant = call('ZRANGE', base .. 'ready:' .. PRIORITY[i], 0, 0)[1]
-        if tenant then return tenant, PRIORITY[i] end
+    local oldest = count('turn', 1) % 8 == 0
+    local tenant, priority, seq
+    for _, p in ipairs(PRIORITY) do
+        while oldest or not tenant do
+            local first = call('ZRANGE', base .. 'ready:' .. p, 0, 0)[1]
+            if not first then break end
+            local head = redis.pcall('ZRANGE', lane_key(p, first), 0, 0, 'WITHSCORES')
+            if failed(head) then call('UNLINK', lane_key(p, first)) end
+            if head[1] then
+                if not tenant or number(head[2]) < seq then tenant, priority, seq = first, p, number(head[2]) end
+                break
+            end
+            call('ZREM', base .. 'ready:' .. p, first)
+        end
     end
+    return tenant, priority
 end
 
 -- Of a key's next jobs the first that asks about a picture this worker has, unless the oldest has
@@ -312,6 +382,21 @@ local function choose(lane, look, aged, have)
     return ids[1]
 end
 
+-- The job's part of a take's reply, or nil: it waits no longer, or its record can't be used.
+local function start(id, tenant, priority, worker)
+    leave_lane(id, tenant, priority)
+    local v = get(id, 'stream', 'path', 'body', 'blobs', 'created', 'off', 'entry', 'live', 'state')
+    if v[9] ~= 'waiting' then return nil end
+    local attempt = call('HINCRBY', job_key(id), 'attempt', 1)
+    call('HINCRBY', job_key(id), 'tries', 1)
+    call('HSET', job_key(id), 'state', 'running', 'worker', worker, 'started', now)
+    call('EXPIRE', job_key(id), v[8])
+    call('XCLAIM', JOBS, GROUP, worker, 0, v[7], 'FORCE', 'RETRYCOUNT', attempt, 'JUSTID')
+    hold_blobs(tenant, v[4], v[8])
+    return {id, tostring(attempt), tenant, priority, v[1], v[2], v[3] or '', v[4], v[5], v[6],
+            tostring(now - number(v[5]))}
+end
+
 -- worker n look aged_ms digest... -> {last entry, {id, attempt, tenant, priority, stream, path, body, blobs,
 -- created, off, waited_ms}...}; n 0 takes none.
 function op.take(worker, n, look, aged, ...)
@@ -322,22 +407,16 @@ function op.take(worker, n, look, aged, ...)
     while #out - 1 < number(n) and bodies < MOST_BODIES do
         local tenant, priority = next_tenant()
         if not tenant then break end
-        local lane = lane_key(priority, tenant)
-        local id = choose(lane, number(look), number(aged), have)
-        leave_lane(id, tenant, priority)
-        local v = get(id, 'stream', 'path', 'body', 'blobs', 'created', 'off', 'entry', 'live', 'state')
-        if v[9] == 'waiting' then
-            local attempt = call('HINCRBY', job_key(id), 'attempt', 1)
-            call('HINCRBY', job_key(id), 'tries', 1)
-            call('HSET', job_key(id), 'state', 'running', 'worker', worker, 'started', now)
-            call('EXPIRE', job_key(id), v[8])
-            call('XCLAIM', JOBS, GROUP, worker, 0, v[7], 'FORCE', 'RETRYCOUNT', attempt, 'JUSTID')
+        local id = choose(lane_key(priority, tenant), number(look), number(aged), have)
+        local size = redis.pcall('HSTRLEN', job_key(id), 'body')
+        if #out > 1 and not failed(size) and bodies + size > 2 * MOST_BODIES then break end
+        local _, job = guarded(id, nil, start, id, tenant, priority, worker)
+        place(tenant)
+        if job then
             call('HINCRBY', RUN, tenant, 1)
             place(tenant)
-            hold_blobs(tenant, v[4], v[8])
-            bodies = bodies + #v[3]
-            out[#out + 1] = {id, tostring(attempt), tenant, priority, v[1], v[2], v[3], v[4], v[5], v[6],
-                             tostring(now - number(v[5]))}
+            bodies = bodies + #job[7]
+            out[#out + 1] = job
         end
     end
     if #out > 1 then keep() end
@@ -355,14 +434,20 @@ function op.emit(id, attempt, head, from, data, state, code)
     local v = get(id, 'off', 'gw', 'live', 'started')
     local off = number(v[1])
     if off < number(from) then return 'gap' end
+    local written = true
     if head ~= '' and call('EXISTS', event_key(id)) == 0 then
-        call('XADD', event_key(id), '0-1', 'h', head)
+        written = append(id, '0-1', 'h', head)
     end
     data = string.sub(data, off - number(from) + 1)
     if data ~= '' then
         off = off + #data
-        call('XADD', event_key(id), off .. '-0', 'd', data, 'a', attempt)
+        written = written and append(id, off .. '-0', 'd', data, 'a', attempt)
         call('HSET', job_key(id), 'off', off)
+    end
+    if not written then -- somebody else's bytes stand where the answer should
+        call('UNLINK', event_key(id))
+        finish(id, 'failed', 'queue_error')
+        return 'lost'
     end
     if state ~= '' then
         local took, each = now - number(v[4]), number(call('HGET', META, 'each'))
@@ -387,16 +472,26 @@ function op.release(id, attempt, counted, max_tries)
     if counted == '0' then
         call('HINCRBY', job_key(id), 'tries', -1)
     elseif max_tries and number(get(id, 'tries')[1]) >= number(max_tries) then
-        bury(id, 'worker_lost')
+        guarded(id, nil, bury, id, 'worker_lost')
         return 'ok'
     end
     count('released', 1)
-    put_back(id)
+    guarded(id, nil, put_back, id)
     return 'ok'
 end
 
+local function unheard(id)
+    call('HINCRBY', job_key(id), 'tries', -1)
+    if call('HINCRBY', job_key(id), 'missed', 1) >= MOST_MISSED then
+        bury(id, 'worker_lost')
+        return
+    end
+    count('released', 1)
+    put_back(id)
+end
+
 -- worker id... -> how many jobs the worker holds without knowing of them: the reply to their take was
--- lost. They are put back, uncounted.
+-- lost. They are put back, uncounted, but not without an end.
 function op.mine(worker, ...)
     local known, n = {}, 0
     for _, id in ipairs({...}) do known[id] = true end
@@ -405,9 +500,7 @@ function op.mine(worker, ...)
         local entry = call('XRANGE', JOBS, p[1], p[1])[1]
         local id = entry and entry[2][2]
         if id and not known[id] and get(id, 'state')[1] == 'running' then
-            call('HINCRBY', job_key(id), 'tries', -1)
-            count('released', 1)
-            put_back(id)
+            guarded(id, p[1], unheard, id)
             n = n + 1
         end
     end
@@ -439,41 +532,57 @@ function op.beat(worker, live, slots, about, ...)
     return out
 end
 
+-- A lease that has run out. True: it was one of a job that runs.
+local function take_over(id, entry, max_tries)
+    local v = id and get(id, 'state', 'entry', 'tries', 'cancel') or {}
+    if v[1] ~= 'running' or v[2] ~= entry then
+        drop_entry(entry)
+        return false
+    end
+    count('takeovers', 1)
+    if v[4] then
+        finish(id, 'cancelled', 'cancelled')
+    elseif number(v[3]) >= number(max_tries) then
+        bury(id, 'worker_lost')
+    else
+        put_back(id)
+    end
+    return true
+end
+
 -- lease_ms max_tries every_ms -> how many leases ran out. Workers and gateways, every second or so; of all their
 -- calls only one within every_ms does it.
 function op.reap(lease, max_tries, every)
     lease = number(lease)
-    set_up()
-    sign()
+    only(META, 'hash')
     local ago = now - number(call('HGET', META, 'reaped'))
-    if ago >= 0 and ago < number(every) then return 0 end
+    if ago >= 0 and ago < number(every) then
+        sign()
+        return 0
+    end
+    for key, kind in pairs({[JOBS] = 'stream', [DUE] = 'zset', [RUN] = 'hash', [WAIT] = 'zset', [WORKERS] = 'zset',
+                            [DEAD] = 'stream', [HEAVY] = 'zset', [USES] = 'hash'}) do only(key, kind) end
+    for _, priority in ipairs(PRIORITY) do only(base .. 'ready:' .. priority, 'zset') end
+    set_up()
+    redis.pcall('XGROUP', 'CREATE', JOBS, GROUP, '0') -- there is one already
+    sign()
     call('HSET', META, 'lease', lease, 'reaped', now)
-    local late = now < number(call('HGET', META, 'hold')) and {} or call('XPENDING', JOBS, GROUP, 'IDLE', lease, '-', '+', 32)
+    local hold = number(call('HGET', META, 'hold')) - now -- (longer than it can be: the clock was put back)
+    local late = hold > 0 and hold <= 2 * lease and {} or call('XPENDING', JOBS, GROUP, 'IDLE', lease, '-', '+', 32)
     local lost = 0
     for _, p in ipairs(late) do
         local entry = call('XRANGE', JOBS, p[1], p[1])[1]
         local id = entry and entry[2][2]
-        local v = id and get(id, 'state', 'entry', 'tries', 'cancel') or {}
-        if v[1] ~= 'running' or v[2] ~= p[1] then
-            drop_entry(p[1])
-        else
-            lost = lost + 1
-            count('takeovers', 1)
-            if v[4] then
-                finish(id, 'cancelled', 'cancelled')
-            elseif number(v[3]) >= number(max_tries) then
-                bury(id, 'worker_lost')
-            else
-                put_back(id)
-            end
-        end
+        local fine, was = guarded(id, p[1], take_over, id, p[1], max_tries)
+        if fine and was then lost = lost + 1 end
     end
     for _, id in ipairs(call('ZRANGEBYSCORE', DUE, '-inf', now, 'LIMIT', 0, 32)) do
-        if not finish(id, 'failed', 'queue_timeout') then call('ZREM', DUE, id) end
+        local fine, was = guarded(id, nil, finish, id, 'failed', 'queue_timeout')
+        if fine and not was then call('ZREM', DUE, id) end
     end
     -- Jobs whose record is gone (evicted, or expired with all workers away) leave nothing behind.
     for _, entry in ipairs(call('XRANGE', JOBS, '-', '+', 'COUNT', 8)) do
-        if call('EXISTS', job_key(entry[2][2])) == 0 then drop_entry(entry[1]) end
+        if not get(entry[2][2], 'state')[1] then drop_entry(entry[1]) end
     end
     -- Nothing is open: what such jobs were counted as has no end of its own.
     if call('XLEN', JOBS) == 0 then
@@ -492,6 +601,7 @@ function op.reap(lease, max_tries, every)
             call('ZREM', WORKERS, worker)
         end
     end
+    keep()
     return lost
 end
 
@@ -552,7 +662,7 @@ function op.inbox(gateway)
     return call('XREVRANGE', inbox, '+', '-', 'COUNT', 1)[1][1]
 end
 
--- {fields of meta}, running, {about of a worker...}
+-- {fields of meta}, running, {about of a worker...}, workers
 function op.look()
     sign()
     local about, running = {}, 0
@@ -561,7 +671,7 @@ function op.look()
         local v = call('HGET', base .. 'worker:' .. worker, 'about')
         if v then about[#about + 1] = v end
     end
-    return {call('HGETALL', META), running, about}
+    return {call('HGETALL', META), running, about, workers_there()}
 end
 
 local fn = op[ARGV[1]]

@@ -34,6 +34,7 @@ struct mg_redis_link {
     bool broken;         /* replies no longer belong to commands */
     SSL *ssl;            /* NULL without TLS; owned */
     redisReader *reader; /* owned */
+    double pace;         /* bytes a second that a reply is given time for; 0: none */
     char name[320];      /* for messages, without the password */
 };
 
@@ -310,7 +311,8 @@ static enum mg_status read_reply(struct mg_redis_link *k, double deadline, redis
         if (total > MG_REDIS_MAX_REPLY)
             st = mg_fail(err, MG_ERR_LIMIT, "redis_reply", "its reply has more than %zu bytes",
                          MG_REDIS_MAX_REPLY);
-        if (!st) st = move(k, false, part, sizeof part, deadline, &n, err);
+        double more = k->pace > 0 ? (double)total / k->pace : 0;
+        if (!st) st = move(k, false, part, sizeof part, deadline + more, &n, err);
         if (!st && redisReaderFeed(k->reader, part, n) != REDIS_OK)
             st = mg_fail_memory(err, "Redis reply");
         total += n;
@@ -344,6 +346,10 @@ enum mg_status mg_redis_link_call(struct mg_redis_link *k, double seconds, int n
     }
     if (reply) freeReplyObject(reply);
     return st;
+}
+
+void mg_redis_link_pace(struct mg_redis_link *k, double bytes_a_second) {
+    k->pace = bytes_a_second;
 }
 
 static enum mg_status introduce(struct mg_redis_link *k, const struct mg_redis_url *url,

@@ -490,3 +490,146 @@ def test_who_hands_in_again_is_told_at_once(queue):
     queue.submit(id=id, gw="g2")
     assert queue.last == ["known", "done"]
     assert [n[1] for n in queue.redis("XREAD", "STREAMS", BASE + "gw:g2", place)[0][1]] == [["j", id]]
+
+
+def test_the_oldest_of_a_middle_priority_gets_its_turn_too(queue):
+    """There is always something of high and of low priority."""
+    normal = queue.submit()
+    for _ in range(40):
+        queue.submit(priority="high"), queue.submit(priority="low")
+    assert normal in queue.ids(n=8)
+
+
+def test_an_id_serves_one_request(queue):
+    def submit(sum, id="job-" + 32 * "1"):
+        return queue("submit", id, ANN, "normal", 1, "g1", 60000, 60, 600, 100, 1 << 30, 10, "/v1/x", "{}", 0, sum)
+    assert submit("s1")[0] == "ok" and submit("s1")[0] == "known" and submit("s2") == ["differs"]
+    queue.take()
+    queue.emit("job-" + 32 * "1", 1, "x", "done")
+    assert submit("s1") == ["known", "done"] and submit("s2") == ["differs"] and submit("") == ["known", "done"]
+
+
+@pytest.mark.parametrize("why", ["queue_full", "queue_timeout"])
+def test_what_was_refused_may_be_handed_in_again_under_its_id(queue, why):
+    """It was told to come back (503, Retry-After): the refusal is no answer to keep."""
+    ids = [queue.submit(ANN, most=5, wait=50 if why == "queue_timeout" else 60000) for _ in range(5)]
+    if why == "queue_full":
+        queue.submit(BOB, most=5)
+    else:
+        time.sleep(0.1)
+        queue.reap()
+    assert queue.state(ids[4]) == "failed" and queue.events(ids[4])[-1][1]["c"] == why
+    queue.submit(ANN, id=ids[4], most=6)
+    assert queue.last[0] == "ok" and queue.state(ids[4]) == "waiting" and queue.events(ids[4]) == []
+    while ids[4] not in (taken := queue.ids(n=10)):
+        assert taken
+    assert queue.emit(ids[4], 1, "x", "done") == "ok" and [e[0] for e in queue.events(ids[4])] == ["1-0", "1-2"]
+    queue.submit(ANN, id=ids[4])
+    assert queue.last == ["known", "done"]
+
+
+def test_a_lane_that_is_gone_holds_nobody_up(queue):
+    lost, other = queue.submit(ANN), queue.submit(BOB)
+    queue.redis("DEL", BASE + "lane:normal:" + ANN)  # evicted
+    assert queue.ids(n=5) == [other] and queue.state(lost) == "waiting"
+
+
+def test_a_clock_that_is_put_back_stops_no_takeover(queue):
+    id = queue.submit()
+    queue.reap()
+    queue.take()
+    queue.redis("HSET", BASE + "meta", "hold", int(time.time() * 1000) + 3_600_000)
+    queue.late()
+    assert queue.reap() == 1 and queue.state(id) == "waiting"
+
+
+FOREIGN = {"string": ("SET", "x"), "hash": ("HSET", "a", "b"), "list": ("RPUSH", "x"), "zset": ("ZADD", 1, "x"), "stream": ("XADD", "99-9", "a", "b")}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("name", ["meta", "jobs", "due", "run", "wait", "workers", "dead", "heavy", "uses", "ready:normal", "lane", "job", "ev", "worker:w1"])
+def test_foreign_bytes_under_one_of_our_names_stop_no_other_job(queue, name, kind):
+    first = queue.submit()
+    running = queue.submit(BOB)
+    queue.reap()
+    queue.take()
+    key = BASE + {"lane": "lane:normal:" + BOB, "job": "job:" + first, "ev": "ev:" + first}.get(name, name)
+    queue.redis("DEL", key)
+    what, *rest = FOREIGN[kind]
+    queue.redis(what, key, *rest)
+    for _ in range(3):  # as workers and gateways do, whatever fails
+        for args in (("reap", LEASE, 1), ("look",), ("beat", "w1", 1000, 1, "about", first, 1), ("mine", "w1", first), ("take", "w1", 0, 8, 1000)):
+            try:
+                queue(*args)
+            except RedisError:
+                assert args[0] != "reap"
+    try:
+        queue.emit(first, 1, "abc", "done", at=0)
+    except RedisError:
+        pass
+    time.sleep(LEASE * 1.2e-3)
+    queue.reap(tries=1)
+    new = queue.submit("c" * 32)
+    assert queue.last[0] == "ok"
+    assert new in queue.ids(n=5)
+    assert queue.emit(new, int(queue.redis("HGET", BASE + "job:" + new, "attempt")), "x", "done") == "ok"
+    queue.reap(tries=1)
+    assert isinstance(queue("look"), list) and running
+
+
+@pytest.mark.parametrize("field", ["state", "tenant", "prio", "seq", "wait", "keep", "live", "bytes", "path", "body", "blobs", "off", "attempt", "tries", "entry",
+                                   "gw", "stream", "created"])
+@pytest.mark.parametrize("value", [None, "", "-1", "x", "1e400", "99999999999999999999", "0x7", "\x00\xff"])
+@pytest.mark.parametrize("when", ["waiting", "running"])
+def test_a_record_that_nobody_can_use_stops_no_other_job(queue, field, value, when):
+    broken = queue.submit()
+    queue.reap()
+    if when == "running":
+        queue.take()
+    key = BASE + "job:" + broken
+    queue.redis("HDEL", key, field) if value is None else queue.redis("HSET", key, field, value)
+    others = [queue.submit(t * 32) for t in "cde"]
+    seen = set()
+    for turn in range(4):
+        queue.reap(tries=2)
+        for j in queue.take(n=5):
+            seen.add(j[0])
+            if j[0] == broken:
+                try:
+                    queue("release", broken, j[1], 1, 2)
+                except RedisError:
+                    pass
+            else:
+                assert queue.emit(j[0], j[1], "x", "done") == "ok"
+        queue("mine", "w1")
+        time.sleep(LEASE * 1.1e-3 if when == "running" and turn < 2 else 0)
+        queue("look")
+    assert seen >= set(others)
+    queue.reap(tries=2)
+    last = queue.submit("f" * 32)
+    assert queue.last[0] == "ok" and last in queue.ids(n=9)
+
+
+def test_a_take_is_never_larger_than_a_reply_may_be(queue):
+    ids = [queue.submit(body="x" * n) for n in (15 << 20, 50 << 20, 1)]
+    assert queue.ids(n=5) == ids[:1] and queue.ids(n=5) == ids[1:2] and queue.ids(n=5) == ids[2:]
+
+
+def test_a_job_whose_take_is_never_heard_of_ends(queue):
+    id = queue.submit()
+    for _ in range(20):
+        assert queue.ids() == [id] and queue("mine", "w1") == 1
+    assert queue.state(id) == "dead" and queue.take() == []
+
+
+def test_workers_are_counted_all_of_them(queue):
+    for i in range(300):
+        queue("beat", f"w{i}", 30000, 1, "about")
+    assert queue("look")[3] == 300
+
+
+def test_what_only_waits_for_jobs_has_an_end_too(queue):
+    queue("beat", "w1", 5000, 1, "about")
+    queue("reap", 1000, 3)
+    for key in queue.redis("KEYS", "*"):
+        assert queue.redis("TTL", key) > 0, key
