@@ -460,8 +460,8 @@ static bool read_offset(const char *text, uint64_t *out) {
     return true;
 }
 
-/* A browser's EventSource comes back to the URL it was given, with the place where it was beside it:
- * the further of both counts. */
+/* A browser's EventSource comes back to the URL it was given, with the place where it was beside
+ * it: the further of both counts. */
 static void route_job_get(struct mg_http_exchange *x, void *user) {
     const char *accept = mg_http_header(x, "Accept");
     uint64_t offset = 0, last = 0;

@@ -831,7 +831,8 @@ void gateway_close(struct gateway *g) {
 void gateway_view(struct gateway *g, struct gateway_view *out) {
     lock(g);
     bool full = g->full && mg_clock() - g->full_at < full_seconds; /* nobody may have asked since */
-    *out = (struct gateway_view){.up = g->up, .full = full, .n_worker = g->n_worker, .look = g->look};
+    *out =
+        (struct gateway_view){.up = g->up, .full = full, .n_worker = g->n_worker, .look = g->look};
     unlock(g);
 }
 

@@ -104,8 +104,8 @@ struct gateway {
     struct order *first, **last;
     struct relay *watched;
     bool closing;
-    bool up;   /* the last call of the sending thread was answered */
-    bool full; /* Redis takes nothing more, and the log has it */
+    bool up;        /* the last call of the sending thread was answered */
+    bool full;      /* Redis takes nothing more, and the log has it */
     double full_at; /* mg_clock: when that, or the contrary, was last seen */
     struct mg_queue_look look;
     size_t n_worker;

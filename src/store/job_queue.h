@@ -95,10 +95,10 @@ struct mg_job_order {
 };
 enum mg_submit { MG_SUBMIT_OK, MG_SUBMIT_FULL };
 /* Hands the job in, its pictures first where Redis lacks them. *seconds: with FULL, when there may
- * be room. Repeating one that was handed in is OK; one that was refused for want of room or time, or
- * lacked a picture, is then begun anew. MG_ERR_ARGUMENT, code job_id_taken: another key has a job
- * of this id; job_id_reused: this key has, but of another request. MG_ERR_LIMIT, body_too_large:
- * more than MG_JOB_MAX_BYTES. */
+ * be room. Repeating one that was handed in is OK; one that was refused for want of room or time,
+ * or lacked a picture, is then begun anew. MG_ERR_ARGUMENT, code job_id_taken: another key has a
+ * job of this id; job_id_reused: this key has, but of another request. MG_ERR_LIMIT,
+ * body_too_large: more than MG_JOB_MAX_BYTES. */
 enum mg_status mg_queue_submit(struct mg_queue *q, const struct mg_job_order *job,
                                enum mg_submit *told, double *seconds, struct mg_err *err);
 

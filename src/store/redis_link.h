@@ -48,8 +48,8 @@ enum mg_status mg_redis_link_call(struct mg_redis_link *link, double seconds, in
                                   const char *const *arg, const size_t *n_byte,
                                   struct redisReply **reply, struct mg_err *err);
 
-/* From now on a reply has this much longer for each of its bytes that comes: a large one over a slow
- * network is not late while it comes at this pace. 0, as at first: it has not. */
+/* From now on a reply has this much longer for each of its bytes that comes: a large one over a
+ * slow network is not late while it comes at this pace. 0, as at first: it has not. */
 void mg_redis_link_pace(struct mg_redis_link *link, double bytes_a_second);
 
 #endif
