@@ -55,6 +55,13 @@ local function only(key, kind)
     if is ~= kind and is ~= 'none' then call('UNLINK', key) end
 end
 
+local function said(worker, field)
+    local v = redis.pcall('HGET', base .. 'worker:' .. worker, field)
+    if not failed(v) then return v end
+    call('UNLINK', base .. 'worker:' .. worker)
+    return false
+end
+
 local function set_up()
     if call('EXISTS', JOBS) == 0 then call('XGROUP', 'CREATE', JOBS, GROUP, '$', 'MKSTREAM') end
 end
@@ -72,7 +79,8 @@ local function place(tenant)
     local running = number(call('HGET', RUN, tenant))
     for _, priority in ipairs(PRIORITY) do
         local lane = lane_key(priority, tenant)
-        local head = call('ZRANGE', lane, 0, 0, 'WITHSCORES')
+        local head = redis.pcall('ZRANGE', lane, 0, 0, 'WITHSCORES')
+        if failed(head) then call('UNLINK', lane) end
         if head[1] then
             call('ZADD', base .. 'ready:' .. priority, running * TURN + number(head[2]), tenant)
             call('EXPIRE', base .. 'ready:' .. priority, QUIET)
@@ -99,8 +107,8 @@ local function enqueue(id, tenant, priority, seq, deadline)
 end
 
 local function leave_lane(id, tenant, priority)
-    if call('ZREM', lane_key(priority, tenant), id) == 0 then return end
-    call('ZREM', DUE, id)
+    local was = redis.pcall('ZREM', lane_key(priority, tenant), id)
+    if call('ZREM', DUE, id) == 0 and was ~= 1 then return end -- (its lane may have been evicted)
     if count('waiting', -1) < 0 then call('HSET', META, 'waiting', 0) end
     call('ZINCRBY', HEAVY, 0 - number(get(id, 'bytes')[1]), tenant)
     if number(call('ZINCRBY', WAIT, -1, tenant)) <= 0 then
@@ -145,7 +153,7 @@ end
 local function tell(id, gateways)
     for name in string.gmatch(gateways or '', '%S+') do
         local inbox = base .. 'gw:' .. name
-        if call('EXISTS', inbox) == 1 then call('XADD', inbox, 'MAXLEN', '~', 4096, '*', 'j', id) end
+        if call('EXISTS', inbox) == 1 then redis.pcall('XADD', inbox, 'MAXLEN', '~', 4096, '*', 'j', id) end
     end
 end
 
@@ -564,7 +572,7 @@ function op.reap(lease, max_tries, every)
                             [DEAD] = 'stream', [HEAVY] = 'zset', [USES] = 'hash'}) do only(key, kind) end
     for _, priority in ipairs(PRIORITY) do only(base .. 'ready:' .. priority, 'zset') end
     set_up()
-    redis.pcall('XGROUP', 'CREATE', JOBS, GROUP, '0') -- there is one already
+    if #call('XINFO', 'GROUPS', JOBS) == 0 then call('XGROUP', 'CREATE', JOBS, GROUP, '0') end
     sign()
     call('HSET', META, 'lease', lease, 'reaped', now)
     local hold = number(call('HGET', META, 'hold')) - now -- (longer than it can be: the clock was put back)
@@ -592,7 +600,7 @@ function op.reap(lease, max_tries, every)
     end
     local slots = 0
     for _, worker in ipairs(call('ZRANGE', WORKERS, 0, -1)) do
-        slots = slots + number(call('HGET', base .. 'worker:' .. worker, 'slots'))
+        slots = slots + math.min(number(said(worker, 'slots')), 65536)
     end
     call('HSET', META, 'slots', slots)
     for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, '-inf', now - 4 * lease, 'LIMIT', 0, 8)) do
@@ -636,7 +644,7 @@ function op.state(id, tenant, gateway)
     if not v[1] or v[2] ~= tenant then return {} end
     if gateway ~= '' then
         local names = {}
-        for name in string.gmatch(v[10], '%S+') do
+        for name in string.gmatch(v[10] or '', '%S+') do
             if name ~= gateway then names[#names + 1] = name end
         end
         names[#names + 1] = gateway
@@ -668,7 +676,7 @@ function op.look()
     local about, running = {}, 0
     if call('EXISTS', JOBS) == 1 then running = call('XPENDING', JOBS, GROUP)[1] end
     for _, worker in ipairs(call('ZRANGEBYSCORE', WORKERS, now - 60000, '+inf', 'LIMIT', 0, 256)) do
-        local v = call('HGET', base .. 'worker:' .. worker, 'about')
+        local v = said(worker, 'about')
         if v then about[#about + 1] = v end
     end
     return {call('HGETALL', META), running, about, workers_there()}
