@@ -189,8 +189,9 @@ static enum mg_status command(struct mg_queue *q, double seconds, struct args *a
         return MG_OK;
     }
     const char *code = code_of(&why);
-    if (is_away(code)) hang_up(q, &why);
-    return mg_fail(err, st, code, "%s", why.text);
+    if (code != why.code) snprintf(why.code, sizeof why.code, "%s", code); /* hang_up keeps it */
+    if (is_away(why.code)) hang_up(q, &why);
+    return mg_fail(err, st, why.code, "%s", why.text);
 }
 
 /* The script: begin_script leaves room for what stands before its arguments. */

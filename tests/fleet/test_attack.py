@@ -44,7 +44,7 @@ def test_an_event_source_that_comes_back_gets_nothing_twice(fleet):
     some, more = places[3], places[9]
     assert PLAIN.sub(b"", gateway.get(f"{job}?offset={some}", Last_Event_ID=str(more), **EVENTS).body) == whole.body[more:]
     assert PLAIN.sub(b"", gateway.get(f"{job}?offset={more}", Last_Event_ID=str(some), **EVENTS).body) == whole.body[more:]
-    for offset in ("-1", "1e3", "0x10", "9" * 16, "%00", " 1", "1%0a", "١"):
+    for offset in ("-1", "1e3", "0x10", "9" * 16, "%201", "1%0a", "١"):
         reply = gateway.get(f"{job}?offset={offset}" if offset.isascii() else f"{job}?offset=%D9%A1", **EVENTS)
         assert reply.status == 400, offset
     assert gateway.get(job, Last_Event_ID="x", **EVENTS).json["error"]["code"] == "invalid_offset"
@@ -135,7 +135,7 @@ def test_one_stream_that_nobody_can_read_ends_and_the_others_go_on(fleet, large)
     other = read_some(s, 1000)
     redis("DEL", BASE + "ev:" + r.headers["x-margay-job"])
     redis("SET", BASE + "ev:" + r.headers["x-margay-job"], "x")
-    assert "queue_error" in read_all(r, got) or True
+    assert json.loads(read_all(r, got).split("data: ")[-1])["error"]["code"] == "queue_error"
     assert streamed(read_all(s, other))[1][-1] == "[DONE]"
     worker.wait(worker.idle)
     alive(fleet, gateway)
@@ -229,7 +229,7 @@ def test_a_password_is_nowhere(fleet):
     gateway.wait(lambda: gateway.chat("hi").status == 200, 10)
 
 
-@pytest.mark.parametrize("how", ["readonly", "client pause", "client kill", "flushall", "script flush", "debug sleep"])
+@pytest.mark.parametrize("how", ["readonly", "client pause", "client kill", "flushall", "script flush", "slow script"])
 def test_a_redis_that_behaves_badly(fleet, large, how):
     gateway, worker = fleet.gateway("--queue-lease", 2), fleet.worker("--queue-lease", 2, *large[0], env=large[1])
     redis = fleet.redis.client()
@@ -239,7 +239,8 @@ def test_a_redis_that_behaves_badly(fleet, large, how):
         redis("CONFIG", "SET", "replica-serve-stale-data", "yes")
         redis("REPLICAOF", "127.0.0.1", "1")
         time.sleep(1.5)
-        assert gateway.get("/health").status == 503 and gateway.get("/ready").status == 503 and gateway.chat("hi").status == 503
+        reply = gateway.chat("hi")
+        assert gateway.get("/health").status == 503 and gateway.get("/ready").status == 503 and reply.status == 503, (reply.body, gateway.log)
         redis("REPLICAOF", "NO", "ONE")
     elif how == "client pause":
         redis("CLIENT", "PAUSE", 3000)
@@ -254,8 +255,7 @@ def test_a_redis_that_behaves_badly(fleet, large, how):
             redis("SCRIPT", "FLUSH")
             time.sleep(0.05)
     else:
-        redis("CONFIG", "SET", "appendfsync", "no")
-        redis("EVAL", "local t = redis.call('TIME')[1] + 3 while redis.call('TIME')[1] + 0 < t do end", 0) if False else redis("DEBUG", "SLEEP", 3)
+        redis("EVAL", "local n = 0 for i = 1, 6e7 do n = n + i % 7 end return n", 0)
     began = time.monotonic()
     body = read_all(r, got)
     if how == "flushall":
