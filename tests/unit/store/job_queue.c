@@ -339,12 +339,19 @@ static void a_full_server_is_said_and_stays_connected(void **state) {
 
 static void what_other_hands_have_written_is_refused(void **state) {
     struct mg_job_state js;
+    struct mg_queue_look look;
     unsigned lost;
     struct mg_err err = {0};
     (void)state;
     command("SET margay:{q:unit}:job:job-x text");
-    assert_int_not_equal(mg_queue_state(q, "job-x", ann, "", &js, &err), MG_OK);
+    assert_int_equal(mg_queue_state(q, "job-x", ann, "", &js, &err), MG_OK);
+    assert_string_equal(js.state, "");
+    command("HSET margay:{q:unit}:job:job-x a b"); /* an error, were it still a text */
+    command("SET margay:{q:unit}:meta text");
+    assert_int_not_equal(mg_queue_look(q, &look, NULL, NULL, &err), MG_OK);
     assert_string_equal(err.code, "redis_error");
+    assert_int_equal(mg_queue_reap(q, &lost, NULL), MG_OK);
+    assert_int_equal(mg_queue_look(q, &look, NULL, NULL, NULL), MG_OK);
     command("DEL margay:{q:unit}:ev:%s", id2);
     command("XADD margay:{q:unit}:ev:%s 5-0 d longerthanitsplace", id2);
     command("XADD margay:{q:unit}:ev:%s 6-0 nonsense 1", id2);
@@ -354,7 +361,6 @@ static void what_other_hands_have_written_is_refused(void **state) {
     assert_int_equal(s.n, 0);
     command("XADD margay:{q:unit}:jobs * j job-that-never-was");
     assert_int_equal(mg_queue_reap(q, &lost, NULL), MG_OK);
-    struct mg_queue_look look;
     assert_int_equal(mg_queue_look(q, &look, NULL, NULL, NULL), MG_OK);
     assert_int_equal(look.running + look.waiting, 0);
     assert_true(mg_queue_is_up(q));
