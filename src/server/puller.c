@@ -638,7 +638,7 @@ static void *run_jobs(void *arg) {
         }
         free_over(p);
         bool empty = !first_run(p) && atomic_load(&p->taken_all);
-        if (atomic_load(&p->closing) && !give_up) give_up = now + 2;
+        if (atomic_load(&p->closing) && !(give_up > 0)) give_up = now + 2;
         if (empty || (give_up > 0 && now >= give_up)) return NULL;
     }
 }
