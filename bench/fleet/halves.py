@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Two workers with half of the cores each against one with all of them, behind the same gateway: answers a second.
 
-usage: halves.py --model FOLDER [--margay build/margay] [--weights int8] [--rounds 3] [--clients 8] [--jobs 32] [--tokens 32]
+usage: halves.py --model FOLDER [--margay build/margay] [--weights int8] [--rounds 3] [--clients 8] [--jobs 32] [--tokens 32] [--side 256]
                  [--lock FILE] [--json FILE]
 
 Starts a redis-server (append-only file, synced always, as deploy/redis has it), a gateway and, turn about, one worker on all
 processors of this process' affinity mask or two that have half of them each (--cpu-range, so many threads). A round is --jobs
-questions about pictures of their own (256 x 256) by --clients clients that each wait for their answer; time counts from the first
-question to the last answer. With both workers --parallel is half of what one has. Rounds take turns in changing order; figures are
+questions about pictures of their own (--side a side) by --clients clients that each wait for their answer; time counts from the first
+question to the last answer. One worker has --parallel of --clients, each of both half of that. Rounds take turns in changing order; figures are
 medians with the range. Issue 7 asks for at least 0.95. --lock FILE (flock) is held for each round.
 Also: the share of its time that a round was held up by others (/proc/stat), and answers a second without a queue, from one server.
 Standard library only.
@@ -52,7 +52,7 @@ def busy():
 
 def round_of(port, o):
     client = Client("127.0.0.1", port, o.tokens)
-    pictures = [png(256, 256, random.randrange(1 << 30)) for _ in range(o.jobs)]
+    pictures = [png(o.side, o.side, random.randrange(1 << 30)) for _ in range(o.jobs)]
     client.ask("Warm up.", tokens=2)
     with concurrent.futures.ThreadPoolExecutor(o.clients) as pool:
         begin = time.perf_counter()
@@ -69,6 +69,7 @@ def main():
     p.add_argument("--clients", type=int, default=8)
     p.add_argument("--jobs", type=int, default=32)
     p.add_argument("--tokens", type=int, default=32)
+    p.add_argument("--side", type=int, default=256)
     p.add_argument("--lock")
     p.add_argument("--json")
     o = p.parse_args()
@@ -86,8 +87,9 @@ def main():
     common = ["-m", o.model, "--weights", o.weights, "--port", 0]
     worker = lambda places, processors: Program([o.margay, "worker", *common, "--queue", queue, "--parallel", places, "-t",
                                                  len(processors), "--cpu-range", name(processors)])
-    kinds = {"one": lambda: [worker(8, cores)], "halves": lambda: [worker(4, cores[:half]), worker(4, cores[half:])],
-             "no queue": lambda: [Program([o.margay, "serve", *common, "--parallel", 8, "-t", len(cores)])]}
+    kinds = {"one": lambda: [worker(o.clients, cores)],
+             "halves": lambda: [worker(o.clients // 2, c) for c in (cores[:half], cores[half:])],
+             "no queue": lambda: [Program([o.margay, "serve", *common, "--parallel", o.clients, "-t", len(cores)])]}
     out = {k: [] for k in kinds}
     gateway = Program([o.margay, "serve", "--queue", queue, "--port", 0])
     try:
