@@ -736,7 +736,7 @@ def whole_life(commands, n_worker=2):
         assert read_all(r, got).endswith("data: [DONE]\n\n")
         job = gateway.chat("hi", headers={"X-Margay-Background": "1"}, **LONG, max_tokens=5000).json["id"]
         assert gateway.call("DELETE", "/v1/jobs/" + job).status == 200
-        gateway.wait(lambda: gateway.get("/v1/jobs/" + job).json["state"] == "cancelled", 20)
+        gateway.wait(lambda: gateway.get("/v1/jobs/" + job).json["status"] == "cancelled", 20)
         return gateway
     finally:
         for p in programs:
