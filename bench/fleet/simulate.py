@@ -37,9 +37,10 @@ local redis = {call = function(what, ...) if what == 'TIME' then return virtual 
                error_reply = real.error_reply}
 """
 # A second, for each worker: signs of life; looks for work while there is room; reaping, and asking what it holds. For each gateway: reaping.
+# Of all that would reap, one a second does; the others' calls see that and cost no more than a take that finds nothing.
 RATES = {"beat": 2.0, "look": 2.0, "reap": 1.0, "mine": 1.0}
 GATEWAYS, GATEWAY_READS = 2, 1000  # a gateway reads what has come since its last time, so at most so often
-LOOK_AHEAD, AGED_MS, RECENT = 8, 2000, 64
+LOOK_AHEAD, AGED_MS, RECENT = 32, 30_000, 64
 
 # One worker, seconds: docs/speed.md, int8, 416 x 416 (169 tokens), two cores of Zen 4 and of Emerald Rapids with AMX; the wide one is
 # what 16 cores of the latter come to if they scale (not measured).
@@ -194,8 +195,8 @@ class Fleet:
         self.last_seen = set()  # pictures that some worker has looked at
         self.shares = self.tenants()
         # What is asked all the time, as a share of Redis' one thread.
-        reapers = n_worker * (RATES["reap"]) + GATEWAYS * RATES["reap"]
-        self.steady = {"beat": n_worker * RATES["beat"], "mine": n_worker * RATES["mine"], "reap": reapers}
+        reapers = (n_worker + GATEWAYS) * RATES["reap"]
+        self.steady = {"beat": n_worker * RATES["beat"], "mine": n_worker * RATES["mine"], "reap": 1, "take_empty": reapers - 1}
         tokens = rate * o.tokens
         self.steady["emit"] = tokens  # each token of a stream by itself: a step takes longer than the 30 ms for which text is gathered
         self.steady["read"] = self.steady["inbox"] = min(tokens, GATEWAYS * GATEWAY_READS)
@@ -357,7 +358,7 @@ class Fleet:
                 "first_p95": share(firsts, 0.95), "small_wait_p95": share(small, 0.95), "jain_small": jain,
                 "affinity_hits": self.hits / self.asked_again if self.asked_again else None,
                 "redis_load": us, "redis_ops_per_s": sum(self.calls.values()) / span + sum(steady.values()), "redis_in_mb_s": n_in / 1e6,
-                "redis_out_mb_s": n_out / 1e6, "redis_load_idle": sum(self.steady[k] * self.costs[k]["us"] for k in ("beat", "mine", "reap")) * 1e-6,
+                "redis_out_mb_s": n_out / 1e6, "redis_load_idle": sum(self.steady[k] * self.costs[k]["us"] for k in ("beat", "mine", "reap", "take_empty")) * 1e-6,
                 "seconds": last, "script_calls": 0}
 
 

@@ -46,6 +46,7 @@ static const struct {
     {"job_not_found", "not_found_error", 404, false, true},
     {"job_id_taken", invalid, 409, false, true},
     {"invalid_job_id", invalid, 400, false, true},
+    {"invalid_offset", invalid, 400, false, true},
     {"job_cancelled", invalid, 400, false, true},
     {"worker_lost", server, 500, false, true},
     {"answer_changed", server, 500, false, true},

@@ -1,7 +1,7 @@
 /* cli/serve.c - margay serve and margay worker: the options, and the signals.
  *
  * SIGINT and SIGTERM stop (the second time at once), SIGHUP reloads. Before the server runs they
- * end the process as for any command.
+ * end the process at once, SIGTERM with 0.
  */
 #include "cli/commands.h"
 
@@ -217,6 +217,7 @@ static enum mg_exit serve(struct mg_options *o) {
     bool queued = mg_opt_set(o, MG_OPT_QUEUE), gateway = queued && o->command == MG_CMD_SERVE;
     struct mg_manager manager;
     struct inherited in = {.n = 0};
+    mg_interrupt_arm_service();
     enum mg_status status = check(o, &err);
     limit_arenas();
     mg_manager_open(&manager);

@@ -40,6 +40,9 @@ void mg_session_answer_options(const struct mg_options *o, const mg_engine *engi
                                struct mg_answer_options *out);
 
 void mg_interrupt_arm(void);
+/* Likewise, for a server that is not there yet: SIGTERM, by which service managers stop what they
+ * started, ends the process with 0. */
+void mg_interrupt_arm_service(void);
 /* From here to mg_interrupt_end ctrl-C cancels this chat's answer. */
 void mg_interrupt_begin(mg_chat *chat);
 bool mg_interrupt_end(void); /* true when it was interrupted */

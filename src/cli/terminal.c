@@ -20,12 +20,13 @@
 #include <unistd.h>
 
 enum mode { MODE_END, MODE_CANCEL, MODE_WAKE };
-static volatile sig_atomic_t mode = MODE_END, interrupted;
+static volatile sig_atomic_t mode = MODE_END, interrupted, stopping_is_success;
 static _Atomic(mg_chat *) running;
 
 static void on_interrupt(int sig) {
     int saved = errno;
     interrupted = 1;
+    if (mode == MODE_END && sig == SIGTERM && stopping_is_success) _exit(MG_EXIT_OK);
     if (mode == MODE_END) {
         static const char text[] = "\rmargay: interrupted\n";
         ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
@@ -46,6 +47,11 @@ void mg_interrupt_arm(void) {
     sigemptyset(&sa.sa_mask);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+}
+
+void mg_interrupt_arm_service(void) {
+    stopping_is_success = 1;
+    mg_interrupt_arm();
 }
 
 void mg_interrupt_begin(mg_chat *chat) {

@@ -11,10 +11,16 @@
 #include <strings.h>
 
 /* --- a relay's life --- */
-void relay_unref(struct relay *r) {
-    if (atomic_fetch_sub(&r->refs, 1) != 1) return;
+void relay_drop_request(struct relay *r) {
     mg_job_request_free(r->request);
     for (size_t i = 0; i < r->n_picture; i++) upload_drop(r->upload[i]);
+    r->request = NULL;
+    r->n_picture = 0;
+}
+
+void relay_unref(struct relay *r) {
+    if (atomic_fetch_sub(&r->refs, 1) != 1) return;
+    relay_drop_request(r);
     mg_buf_free(&r->whole);
     mg_buf_free(&r->fields);
     free(r);
@@ -58,7 +64,8 @@ static void fault_of(const char *code, struct mg_fault *f) {
     } known[] = {
         {"queue_full", "the queue is full, and others have less in it"},
         {"queue_timeout", "no worker had a place for it in time"},
-        {"queue_unavailable", "the queue can't be reached"},
+        {"queue_unavailable", "the queue can't be reached, or takes nothing more"},
+        {"invalid_offset", "the answer ends before that offset"},
         {"worker_lost", "the workers that began it were lost, as often as is allowed"},
         {"answer_changed", "the worker was lost, and another one answers differently"},
         {"picture_gone", "a picture of the request is no longer in the queue"},
@@ -318,7 +325,8 @@ static void job_was_read(struct work *w, struct mg_http_exchange *x) {
     w->job = NULL;
     r->stream = r->request->stream;
     r->background = asks_for(x, "X-Margay-Background");
-    r->detached = r->background || asks_for(x, "X-Margay-Detach");
+    /* Who named the job may come back for it, also when only the connection is gone. */
+    r->detached = own || r->background || asks_for(x, "X-Margay-Detach");
     const char *priority = mg_http_header(x, "X-Margay-Priority");
     r->priority = priority && !strcasecmp(priority, "high")  ? "high"
                   : priority && !strcasecmp(priority, "low") ? "low"

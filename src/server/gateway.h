@@ -9,10 +9,10 @@
  * to for each gateway that watches a job, so that one waiting call serves any number of jobs; what
  * is behind a note that was lost is found by looking at all open jobs once a second.
  *
- * A client that leaves cancels its job unless it said X-Margay-Detach: 1; X-Margay-Background: 1
- * gets an id at once. GET /v1/jobs/{id} says how a job is, or with Accept: text/event-stream goes
- * on with its events behind ?offset=BYTES or Last-Event-ID; DELETE cancels. Only the key that asked
- * may do so.
+ * A client that leaves cancels its job unless it named it (X-Margay-Job) or said
+ * X-Margay-Detach: 1; X-Margay-Background: 1 gets an id at once. GET /v1/jobs/{id} says how a job
+ * is, or with Accept: text/event-stream goes on with its events behind ?offset=BYTES or
+ * Last-Event-ID; DELETE cancels. Only the key that asked may do so.
  */
 #ifndef MG_SERVER_GATEWAY_H
 #define MG_SERVER_GATEWAY_H

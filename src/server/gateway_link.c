@@ -17,8 +17,12 @@
 #include <time.h>
 
 enum { MOST_READ = 256 }; /* jobs read at a time */
-static const double look_seconds = 1, patience_seconds = 2, doubt_seconds = 5, away_seconds = 60,
-                    cancel_seconds = 120, pause_seconds = 0.05, held_seconds = 0.005;
+static const double look_seconds = 1, patience_seconds = 2, doubt_seconds = 5, away_leases = 6,
+                    longest_away_seconds = 60, cancel_seconds = 120, pause_seconds = 0.05,
+                    held_seconds = 0.005;
+/* For so long the reading thread looks every held_seconds whether the loop has passed on what it
+ * has; after that the loop wakes it. */
+static const double quick_seconds = 0.02;
 
 static void lock(struct gateway *g) {
     pthread_mutex_lock(&g->mutex);
@@ -108,9 +112,12 @@ void gateway_forget(struct relay *r) {
 }
 
 void gateway_more(struct relay *r) {
-    lock(r->g);
+    struct gateway *g = r->g;
+    lock(g);
+    bool wake = r->busy && r->dirty && r->watched && mg_clock() - r->busy_at >= quick_seconds;
     r->busy = false;
-    unlock(r->g);
+    unlock(g);
+    if (wake) gateway_order(r, ORDER_NOTE);
 }
 
 /* --- to the loop --- */
@@ -210,10 +217,10 @@ static enum mg_status tell_state(struct gateway *g, struct relay *r, struct mg_e
     return st;
 }
 
-static enum mg_status do_submit(struct gateway *g, struct relay *r, struct mg_err *err) {
+static enum mg_status hand_in(struct gateway *g, struct relay *r, struct mg_err *err) {
     enum mg_submit told;
     double seconds;
-    if (atomic_load(&r->gone)) return MG_OK;
+    if (atomic_load(&r->gone) && !r->detached) return MG_OK;
     if (!r->background) watch(r); /* before the first note can come */
     enum mg_status st = submit(g, r, &told, &seconds, err);
     if (!st && told == MG_SUBMIT_FULL) {
@@ -223,18 +230,37 @@ static enum mg_status do_submit(struct gateway *g, struct relay *r, struct mg_er
         tell_answer(g, a);
         return MG_OK;
     }
-    if (!st && r->background) st = tell_state(g, r, err);
+    if (st) return st;
+    g->full = false;
+    relay_drop_request(r); /* it is in Redis */
     /* Who left in between has been cancelled before it was there. */
-    if (!st && atomic_load(&r->gone) && !r->detached) cancel_order(g, r->id, r->tenant);
-    return st;
+    if (atomic_load(&r->gone) && !r->detached) cancel_order(g, r->id, r->tenant);
+    return MG_OK;
+}
+
+static enum mg_status do_submit(struct gateway *g, struct relay *r, struct mg_err *err) {
+    enum mg_status st = r->request ? hand_in(g, r, err) : MG_OK; /* none: only the rest failed */
+    return !st && r->background && !r->request ? tell_state(g, r, err) : st;
+}
+
+/* Has the job ended before what its client says that it has? Then nothing would ever come. */
+static bool is_beyond(const struct relay *r, const struct mg_job_state *job) {
+    return job->ended_ms && strtoull(r->place, NULL, 10) > job->offset;
 }
 
 static enum mg_status do_watch(struct gateway *g, struct relay *r, struct mg_err *err) {
     struct mg_job_state job;
     enum mg_status st = mg_queue_state(g->sending, r->id, r->tenant, g->name, &job, err);
-    if (!st && job.state[0]) watch(r);
-    if (!st && !job.state[0]) tell_answer(g, new_answer(r, ""));
-    return st;
+    if (st) return st;
+    if (!job.state[0]) {
+        tell_answer(g, new_answer(r, ""));
+    } else if (is_beyond(r, &job)) {
+        tell_answer(g, new_answer(r, "invalid_offset"));
+    } else {
+        watch(r);
+        mg_queue_note(g->sending, g->name, r->id, NULL); /* else the next sweep finds it */
+    }
+    return MG_OK;
 }
 
 static enum mg_status do_order(struct gateway *g, struct order *o, struct mg_err *err) {
@@ -244,6 +270,7 @@ static enum mg_status do_order(struct gateway *g, struct order *o, struct mg_err
     case ORDER_SUBMIT: return do_submit(g, o->relay, err);
     case ORDER_WATCH: return do_watch(g, o->relay, err);
     case ORDER_STATE: return tell_state(g, o->relay, err);
+    case ORDER_NOTE: return mg_queue_note(g->sending, g->name, o->id, err);
     case ORDER_CANCEL:
         st = mg_queue_cancel(g->sending, o->id, o->tenant, &found, err);
         return st || !o->relay ? st : tell_state(g, o->relay, err);
@@ -252,20 +279,26 @@ static enum mg_status do_order(struct gateway *g, struct order *o, struct mg_err
 }
 
 /* Is it the connection, so that the order is worth another try? */
+static bool is_full(const struct mg_err *err) {
+    return !strcmp(err->code, "redis_full");
+}
 static bool is_away(const struct mg_err *err) {
-    return !strncmp(err->code, "redis_", 6) && strcmp(err->code, "redis_error") != 0;
+    return !strncmp(err->code, "redis_", 6) && strcmp(err->code, "redis_error") != 0 &&
+           !is_full(err);
 }
 
 static void give_up(struct gateway *g, struct order *o, const struct mg_err *err) {
-    if (!is_away(err)) mg_log(MG_LOG_WARN, "queue: %s", err->text);
-    if (!o->relay) return;
+    bool said = is_away(err) || (is_full(err) && g->full);
+    if (!said) mg_log(MG_LOG_WARN, "queue: %s", err->text);
+    g->full = g->full || is_full(err);
+    if (!o->relay || o->kind == ORDER_NOTE) return;
     if (o->kind == ORDER_SUBMIT) {
         gateway_forget(o->relay);
         /* It may have got there; a client that named it will ask again. */
         if (!o->relay->detached) cancel_order(g, o->id, o->tenant);
     }
     const char *code = !strcmp(err->code, "job_id_taken") ? "job_id_taken"
-                       : is_away(err)                     ? "queue_unavailable"
+                       : is_away(err) || is_full(err)     ? "queue_unavailable"
                        : err->status == MG_ERR_MEMORY     ? "out_of_memory"
                                                           : "queue_error";
     struct answer *a = new_answer(o->relay, code);
@@ -296,7 +329,7 @@ static void on_about(void *user, const char *about, size_t n) {
     if (a->n < GATEWAY_MODELS && mg_buf_add(&a->about[a->n], about, n)) a->n++;
 }
 
-static void look(struct gateway *g) {
+static bool look(struct gateway *g) {
     struct mg_queue_look seen;
     struct mg_err err = {0};
     struct abouts a = {0};
@@ -312,9 +345,10 @@ static void look(struct gateway *g) {
         g->n_worker = a.n_worker;
         g->look = seen;
         unlock(g);
-        return;
+        return true;
     }
     for (size_t i = 0; i < GATEWAY_MODELS; i++) mg_buf_free(&a.about[i]);
+    return false;
 }
 
 /* The next order, or NULL at `until`, or when closing. */
@@ -333,14 +367,24 @@ static struct order *next_order(struct gateway *g, double until, bool *closing) 
     return o;
 }
 
-/* Orders go on until each was tried once: a gateway that stops still cancels what it has to. */
+/* Redis is there: what was kept for that is tried again. */
+static void order_held(struct gateway *g) {
+    while (g->held) {
+        struct order *o = g->held;
+        g->held = o->next;
+        if (put_order(g, o) != MG_OK) drop_order(o);
+    }
+}
+
+/* Orders go on until each was tried once: a gateway that stops still cancels what it has to.
+ * Cancels that nobody waits for don't hold up the rest while Redis is away. */
 static void *send_orders(void *arg) {
     struct gateway *g = arg;
     double next_look = 0;
     bool closing = false;
     for (;;) {
         if (!closing && mg_clock() >= next_look) {
-            look(g);
+            if (look(g)) order_held(g);
             next_look = mg_clock() + look_seconds;
         }
         struct order *o = next_order(g, next_look, &closing);
@@ -349,7 +393,13 @@ static void *send_orders(void *arg) {
         struct mg_err err = {0};
         enum mg_status st = do_order(g, o, &err);
         if (!st || !is_away(&err)) note_up(g, true, &err);
+        if (!st) order_held(g);
         if (st && is_away(&err) && !closing && mg_clock() < o->until) {
+            if (!o->relay) {
+                o->next = g->held;
+                g->held = o;
+                continue;
+            }
             nanosleep(&(struct timespec){.tv_nsec = (long)(pause_seconds * 1e9)}, NULL);
             if (put_order(g, o) == MG_OK) continue;
         }
@@ -375,11 +425,13 @@ static void on_note(void *user, const char *id) {
     unlock(g);
 }
 
-/* Is there one whose news wait for the loop? */
+/* Is there one whose news wait for the loop, which may have passed on the last ones soon? */
 static bool is_held_up(struct gateway *g) {
     bool any = false;
+    double now = mg_clock();
     lock(g);
-    for (struct relay *r = g->watched; r && !any; r = r->next) any = r->busy && r->dirty;
+    for (struct relay *r = g->watched; r && !any; r = r->next)
+        any = r->busy && r->dirty && now - r->busy_at < quick_seconds;
     unlock(g);
     return any;
 }
@@ -405,6 +457,7 @@ static void on_event(void *user, const struct mg_queue_event *e) {
         mg_buf_free(&d->head);
         mg_buf_free(&d->data);
         d->anew = true;
+        d->state[0] = d->code[0] = 0;
         snprintf(w->place[e->job], sizeof w->place[e->job], "0-0");
     }
     if (d->anew) return;
@@ -421,12 +474,31 @@ static void on_event(void *user, const struct mg_queue_event *e) {
         snprintf(w->place[e->job], sizeof w->place[e->job], "%s", e->place);
 }
 
-/* Those with news that the loop is ready for; all: whether a note came or not. */
-static void gather(struct gateway *g, struct reading *w, bool all, bool to_read) {
+static bool has_job(const struct reading *w, const char *id) {
+    for (size_t i = 0; i < w->n; i++)
+        if (!strcmp(w->relay[i]->id, id)) return true;
+    return false;
+}
+
+/* Those with news that the loop is ready for; all: whether a note came or not. To be read, no job
+ * twice: a reply says only whose events they are, and each relay has its own place. True: there
+ * are more. */
+static bool gather(struct gateway *g, struct reading *w, bool all, bool to_read) {
+    bool more = false;
     w->n = 0;
     lock(g);
-    for (struct relay *r = g->watched; r && w->n < MOST_READ; r = r->next) {
+    for (struct relay **at = &g->watched, *r; (r = *at) != NULL && w->n < MOST_READ;) {
+        struct relay **here = at;
+        at = &r->next;
         if (r->busy || (!r->dirty && !all)) continue;
+        if (to_read && has_job(w, r->id)) {
+            r->dirty = more = true;
+            *here = r->next; /* it is the first the next time */
+            r->next = g->watched;
+            g->watched = r;
+            at = here == &g->watched ? &r->next : here;
+            continue;
+        }
         if (to_read) r->dirty = false;
         atomic_fetch_add(&r->refs, 1);
         w->relay[w->n] = r;
@@ -439,6 +511,7 @@ static void gather(struct gateway *g, struct reading *w, bool all, bool to_read)
     if (w->n == MOST_READ && g->watched) {
         struct relay *last = w->relay[w->n - 1], **end = &last->next;
         if (*end) {
+            more = true;
             struct relay *rest = *end;
             *end = NULL;
             struct relay *front = g->watched;
@@ -448,6 +521,7 @@ static void gather(struct gateway *g, struct reading *w, bool all, bool to_read)
         }
     }
     unlock(g);
+    return more;
 }
 
 static void deliver(struct gateway *g, struct reading *w, bool *more) {
@@ -457,11 +531,15 @@ static void deliver(struct gateway *g, struct reading *w, bool *more) {
         if (d) {
             memcpy(r->place, w->place[i], sizeof r->place);
             r->heard = mg_clock();
+            /* There may be more behind what one call brings; else a note will come. */
+            bool again = w->n_event[i] >= MG_QUEUE_READ_EVENTS || d->anew || d->head.failed ||
+                         d->data.failed;
             lock(g);
             r->busy = true;
-            if (!d->state[0]) r->dirty = true; /* there may be more behind what one call brings */
+            r->busy_at = r->heard;
+            r->dirty = r->dirty || (again && !d->state[0]);
             unlock(g);
-            *more = *more || w->n_event[i] >= MG_QUEUE_READ_EVENTS;
+            *more = *more || again;
             post(g, on_delivery, d, drop_delivery);
         }
         relay_unref(r);
@@ -486,6 +564,7 @@ static void look_for_losses(struct gateway *g, struct reading *w) {
             snprintf(r->place, sizeof r->place, "0-0");
             lock(g);
             r->busy = r->dirty = true;
+            r->busy_at = mg_clock();
             unlock(g);
             post(g, on_delivery, d, drop_delivery);
         }
@@ -515,7 +594,10 @@ static void doubt(struct gateway *g, struct reading *w) {
         struct mg_err err = {0};
         if (now - r->heard >= doubt_seconds && now - r->began >= doubt_seconds &&
             mg_queue_state(g->reading, r->id, r->tenant, g->name, &job, &err) == MG_OK) {
-            if (!job.state[0]) tell_lost(g, r, "job_lost");
+            if (!job.state[0])
+                tell_lost(g, r, "job_lost");
+            else if (is_beyond(r, &job))
+                tell_lost(g, r, r->kind == RELAY_RESUME ? "invalid_offset" : "answer_changed");
             r->heard = now;
         }
         relay_unref(r);
@@ -525,8 +607,10 @@ static void doubt(struct gateway *g, struct reading *w) {
 static void all_are_away(struct gateway *g, struct reading *w) {
     gather(g, w, true, false);
     for (size_t i = 0; i < w->n; i++) {
-        tell_lost(g, w->relay[i], "queue_unavailable");
-        relay_unref(w->relay[i]);
+        struct relay *r = w->relay[i];
+        if (r->kind == RELAY_ASK && !r->detached) gateway_cancel_later(r);
+        tell_lost(g, r, "queue_unavailable");
+        relay_unref(r);
     }
 }
 
@@ -534,7 +618,7 @@ static enum mg_status read_news(struct gateway *g, struct reading *w, bool all, 
                                 struct mg_err *err) {
     const char *id[MOST_READ], *after[MOST_READ];
     char place[MOST_READ][MG_JOB_PLACE_BYTES];
-    gather(g, w, all, true);
+    if (gather(g, w, all, true)) *more = true;
     memcpy(place, w->place, sizeof place);
     for (size_t i = 0; i < w->n; i++) {
         id[i] = w->relay[i]->id;
@@ -552,6 +636,8 @@ static void *read_events(void *arg) {
     char inbox[MG_JOB_PLACE_BYTES] = "";
     double next_sweep = 0, next_doubt = 0, heard = mg_clock();
     bool away = false;
+    double most_away =
+        fmin(longest_away_seconds, away_leases * mg_queue_settings(g->reading)->lease_seconds);
     while (w && !is_closing(g)) {
         struct mg_err err = {0};
         enum mg_status st = MG_OK;
@@ -580,7 +666,7 @@ static void *read_events(void *arg) {
         next_sweep = 0;
         away = true;
         inbox[0] = 0; /* another server's places may be smaller */
-        if (mg_clock() - heard > away_seconds) all_are_away(g, w);
+        if (mg_clock() - heard > most_away) all_are_away(g, w);
         nanosleep(&(struct timespec){.tv_nsec = (long)(pause_seconds * 1e9)}, NULL);
     }
     free(w);
@@ -632,6 +718,11 @@ void gateway_close(struct gateway *g) {
     while (g->first) {
         struct order *o = g->first;
         g->first = o->next;
+        drop_order(o);
+    }
+    while (g->held) {
+        struct order *o = g->held;
+        g->held = o->next;
         drop_order(o);
     }
     while (g->watched) gateway_forget(g->watched);

@@ -20,7 +20,8 @@ enum relay_kind {
     RELAY_STATE   /* GET or DELETE of it */
 };
 
-enum order_kind { ORDER_SUBMIT, ORDER_STATE, ORDER_WATCH, ORDER_CANCEL };
+/* NOTE: the reading thread is woken for it. */
+enum order_kind { ORDER_SUBMIT, ORDER_STATE, ORDER_WATCH, ORDER_CANCEL, ORDER_NOTE };
 
 /* A client and the job that it waits for. */
 struct relay {
@@ -33,14 +34,14 @@ struct relay {
     uint64_t exchange;
     double began; /* mg_clock */
     bool background;
+    bool detached; /* its client may leave without the job being cancelled */
 
-    /* ASK: constant from the order on. */
+    /* ASK: the sending thread's from the order on; none when the job has been handed in. */
     struct mg_job_request *request;             /* owned */
     struct upload *upload[MG_JOB_MAX_PICTURES]; /* [n_picture] NULL for inline ones; owned */
     size_t n_picture, bytes;
 
     /* Loop thread. */
-    bool detached; /* its client may leave without the job being cancelled */
     bool stream, begun, ended;
     int status;
     struct mg_buf fields, whole;
@@ -48,6 +49,7 @@ struct relay {
 
     /* Under gateway.mutex. */
     bool watched, dirty, busy; /* there may be news; the loop still has what was read */
+    double busy_at;            /* mg_clock */
     struct relay *next;
 
     /* The reading thread's. */
@@ -91,6 +93,8 @@ struct gateway {
     char name[33];
     pthread_t send_thread, read_thread;
     bool send_started, read_started;
+    bool full;          /* sending thread: Redis takes nothing more, and the log has it */
+    struct order *held; /* likewise: cancels that wait until Redis is there */
 
     pthread_mutex_t mutex; /* of what follows */
     pthread_cond_t more;   /* orders */
@@ -105,6 +109,8 @@ struct gateway {
 };
 
 void relay_unref(struct relay *r);
+/* What is handed in, once that is done. */
+void relay_drop_request(struct relay *r);
 /* Any thread. Takes a reference to r. */
 enum mg_status gateway_order(struct relay *r, enum order_kind kind);
 /* Its job is to be cancelled, now or when Redis is there again. */

@@ -50,20 +50,26 @@ struct recent { /* newest first; the taking thread's */
 };
 
 struct named {
-    char name[sizeof((struct mg_job_blob *)0)->name];
-    struct bytes *bytes;
+    struct mg_job_blob blob;
+    struct bytes *bytes; /* NULL: not yet there */
 };
 
 /* --- jobs under way --- */
+/* FETCHING: its pictures are on their way, which may take longer than a lease lasts; the running
+ * thread does nothing but renew that. */
+enum stage { FETCHING, BEGUN, UNBEGUN };
+
 struct run {
     struct puller *p;
-    char id[MG_JOB_ID_BYTES], tenant[MG_JOB_TENANT_BYTES];
-    unsigned attempt;
-    struct named *picture; /* [n_picture] constant once it is in `all` */
-    size_t n_picture;
-    struct run *next; /* in `all`, under the mutex */
+    char id[MG_JOB_ID_BYTES], tenant[MG_JOB_TENANT_BYTES]; /* constant in `all` */
+    unsigned attempt;                                      /* likewise */
+    struct run *next;                                      /* in `all`, under the mutex */
+    struct run *next_taken;                                /* the taking thread's */
+    atomic_int stage;
 
-    /* The taking thread's until it is in `all`, then the running thread's. */
+    /* The taking thread's while FETCHING, then the running thread's. */
+    struct named *picture; /* [n_picture] constant once BEGUN */
+    size_t n_picture;
     int fd; /* ours of the pair; -1: closed */
     struct mg_buf request;
     size_t sent;
@@ -89,12 +95,13 @@ struct puller {
     bool take_started, run_started;
     int wake; /* eventfd: the running thread has something to look at */
     atomic_int stops;
-    atomic_bool closing, taken_all; /* no more jobs will be added */
-    double stop_at;                 /* running thread: when all has to be back; 0: not stopping */
-    struct recent *recent;          /* taking thread */
-    double next_reap;               /* likewise */
-    bool away;                      /* likewise: the log has it */
-    char place[MG_JOB_PLACE_BYTES]; /* likewise */
+    atomic_bool closing, taken_all;  /* no more jobs will be added */
+    double stop_at;                  /* running thread: when all has to be back; 0: not stopping */
+    struct recent *recent;           /* taking thread */
+    double next_reap;                /* likewise */
+    bool away;                       /* likewise: the log has it */
+    char place[MG_JOB_PLACE_BYTES];  /* likewise */
+    struct run *taken, **last_taken; /* likewise: FETCHING, in the order of their turns */
 
     pthread_mutex_t mutex; /* of what follows */
     pthread_cond_t freed;  /* a place */
@@ -230,26 +237,31 @@ static bool write_request(struct puller *p, struct run *r, const struct mg_job_t
            mg_buf_add(&r->request, job->body.data, job->body.n);
 }
 
-/* What can't be begun for a reason that is the job's own ends; for other reasons its lease is given
- * up by the next `mine`, as it is not in `all`. */
-static void end_unbegun(struct puller *p, const struct mg_job_taken *job,
-                        const struct mg_err *why) {
+/* What can't be begun for a reason that is the job's own ends; for other reasons it is given back,
+ * as a start that failed, so that it doesn't come again for ever. Where that fails too, the next
+ * `mine` does it, as it is no longer in `all`. */
+static void end_unbegun(struct run *r, const struct mg_err *why) {
+    struct puller *p = r->p;
     enum mg_owner owner;
     struct mg_err err = {0};
     bool own = !strcmp(why->code, "blob_gone") || !strcmp(why->code, "answer_stream");
-    mg_log(MG_LOG_WARN, "job %s: %s", job->id, why->text);
+    mg_log(MG_LOG_WARN, "job %s: %s", r->id, why->text);
     if (own)
-        mg_queue_emit(p->taking, job->id, job->attempt, "", job->offset, (struct mg_slice){0},
-                      "failed", strcmp(why->code, "blob_gone") ? "answer_changed" : "picture_gone",
-                      &owner, &err);
+        mg_queue_emit(p->taking, r->id, r->attempt, "", r->from, (struct mg_slice){0}, "failed",
+                      strcmp(why->code, "blob_gone") ? "answer_changed" : "picture_gone", &owner,
+                      &err);
+    else if (mg_queue_release(p->taking, r->id, r->attempt, true, &owner, &err) == MG_OK)
+        atomic_fetch_add(owner == MG_OWNER_LOST ? &p->n_lost : &p->n_returned, 1);
+    atomic_store(&r->stage, UNBEGUN);
+    wake_up(p);
 }
 
-static void begin_run(void *user, const struct mg_job_taken *job) {
+/* Into `all`, so that its lease is renewed; begun by begin_taken. */
+static void on_taken(void *user, const struct mg_job_taken *job) {
     struct puller *p = user;
-    struct mg_err err = {0};
-    int fd[2];
     struct run *r = calloc(1, sizeof *r);
     if (!r) return;
+    atomic_init(&r->stage, FETCHING);
     r->p = p;
     r->fd = -1;
     r->attempt = job->attempt;
@@ -261,29 +273,46 @@ static void begin_run(void *user, const struct mg_job_taken *job) {
     atomic_fetch_add(&p->n_taken, 1);
     mg_metrics_observe(p->s->metrics, MG_M_JOB_WAIT, job->waited_seconds);
     r->picture = calloc(job->n_blob + 1, sizeof *r->picture);
-    bool ok = r->picture && write_request(p, r, job);
-    enum mg_status st = ok ? MG_OK : mg_fail_memory(&err, "job");
-    for (size_t i = 0; i < job->n_blob && !st; i++) {
-        memcpy(r->picture[i].name, job->blob[i].name, sizeof r->picture[i].name);
-        st = get_picture(p, job->tenant, job->blob[i].digest, &r->picture[i].bytes, &err);
-        if (!st) r->n_picture++;
-    }
-    if (!st && job->offset) st = learn_earlier(p, r, &err);
-    if (!st && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd) != 0)
-        st = mg_fail_errno(&err, "make", "a socket pair", errno);
-    if (st) {
-        end_unbegun(p, job, &err);
-        run_free(r);
-        return;
-    }
-    r->fd = fd[0];
+    if (r->picture) r->n_picture = job->n_blob;
+    for (size_t i = 0; i < r->n_picture; i++) r->picture[i].blob = job->blob[i];
+    if (!r->picture || !write_request(p, r, job)) mg_buf_free(&r->request);
+    *p->last_taken = r;
+    p->last_taken = &r->next_taken;
     pthread_mutex_lock(&p->mutex);
     r->next = p->all;
     p->all = r;
     p->n_all++;
     pthread_mutex_unlock(&p->mutex);
+}
+
+static void begin_run(struct puller *p, struct run *r) {
+    struct mg_err err = {0};
+    int fd[2];
+    enum mg_status st = r->request.n ? MG_OK : mg_fail_memory(&err, "job");
+    for (size_t i = 0; i < r->n_picture && !st; i++)
+        st = get_picture(p, r->tenant, r->picture[i].blob.digest, &r->picture[i].bytes, &err);
+    if (!st && r->from) st = learn_earlier(p, r, &err);
+    if (!st && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fd) != 0)
+        st = mg_fail_errno(&err, "make", "a socket pair", errno);
+    if (st) {
+        end_unbegun(r, &err);
+        return;
+    }
+    r->fd = fd[0];
+    atomic_store(&r->stage, BEGUN);
     mg_http_server_adopt(p->s->http, fd[1]);
     wake_up(p);
+}
+
+static void begin_taken(struct puller *p) {
+    struct run *r = p->taken;
+    p->taken = NULL;
+    p->last_taken = &p->taken;
+    while (r) { /* once it has begun the running thread may free it */
+        struct run *next = r->next_taken;
+        begin_run(p, r);
+        r = next;
+    }
 }
 
 static size_t free_places(struct puller *p) {
@@ -340,7 +369,8 @@ static enum mg_status take_turn(struct puller *p, struct mg_err *err) {
     for (struct recent *e = p->recent; e && n_recent < MOST_PICTURES; e = e->next)
         recent[n_recent++] = e->digest;
     uint64_t before = atomic_load(&p->n_taken);
-    st = mg_queue_take(p->taking, p->worker, n, recent, n_recent, begin_run, p, p->place, err);
+    st = mg_queue_take(p->taking, p->worker, n, recent, n_recent, on_taken, p, p->place, err);
+    begin_taken(p);
     if (!st && atomic_load(&p->n_taken) == before && !atomic_load(&p->stops))
         st = mg_queue_wait_jobs(p->taking, p->place, look_seconds, err);
     return st;
@@ -367,6 +397,11 @@ static void *take_jobs(void *arg) {
 }
 
 /* --- the running thread --- */
+/* Else nothing of it but its name may be looked at. */
+static bool has_begun(const struct run *r) {
+    return atomic_load(&r->stage) == BEGUN;
+}
+
 static void close_run(struct run *r) {
     if (r->fd >= 0) close(r->fd);
     r->fd = -1;
@@ -474,7 +509,7 @@ static void push_run(struct run *r, double now) {
     struct puller *p = r->p;
     enum mg_owner owner = MG_OWNER_OK;
     struct mg_err err = {0};
-    if (r->over) return;
+    if (r->over || !has_begun(r)) return;
     if (r->give_back) {
         if (mg_queue_release(p->running, r->id, r->attempt, r->counted, &owner, &err) != MG_OK)
             return;
@@ -530,10 +565,11 @@ static struct run *first_run(struct puller *p) {
     return r;
 }
 
-static void on_beat(void *user, const char *id, enum mg_owner owner) {
+/* One that has not begun is told again by a later beat. */
+static void on_beat(void *user, const char *id, unsigned attempt, enum mg_owner owner) {
     struct puller *p = user;
     for (struct run *r = first_run(p); r; r = r->next) {
-        if (strcmp(r->id, id) != 0) continue;
+        if (!has_begun(r) || r->attempt != attempt || strcmp(r->id, id) != 0) continue;
         if (owner == MG_OWNER_CANCEL)
             end_run(r, "cancelled", "cancelled");
         else if (!r->state) /* a last emit may have been done without our hearing of it */
@@ -547,7 +583,8 @@ static void beat(struct puller *p, unsigned n_beat) {
     size_t n = 0;
     struct mg_err err = {0};
     for (struct run *r = first_run(p); r && n < MG_MAX_RUNNING; r = r->next) {
-        if (r->over) continue;
+        int stage = atomic_load(&r->stage);
+        if (stage == UNBEGUN || (stage == BEGUN && r->over)) continue;
         id[n] = r->id;
         attempt[n++] = r->attempt;
     }
@@ -561,7 +598,7 @@ static void free_over(struct puller *p) {
     pthread_mutex_lock(&p->mutex);
     for (struct run **at = &p->all; *at;) {
         struct run *r = *at;
-        if (!r->over) {
+        if (atomic_load(&r->stage) != UNBEGUN && !(has_begun(r) && r->over)) {
             at = &r->next;
             continue;
         }
@@ -583,6 +620,7 @@ static void free_over(struct puller *p) {
 static int sleep_ms(struct run *first, double now, double next_beat) {
     double at = next_beat;
     for (struct run *r = first; r; r = r->next) {
+        if (!has_begun(r)) continue;
         if (r->state || r->give_back)
             at = fmin(at, now + 0.05);
         else if (r->out.n && r->response.event_stream)
@@ -598,7 +636,7 @@ static void wait_io(struct puller *p, struct run *first, int ms) {
     uint64_t times;
     fd[n++] = (struct pollfd){.fd = p->wake, .events = POLLIN};
     for (struct run *r = first; r && n <= MG_MAX_RUNNING; r = r->next) {
-        if (r->fd < 0) continue;
+        if (!has_begun(r) || r->fd < 0) continue;
         of[n] = r;
         fd[n++] =
             (struct pollfd){.fd = r->fd, .events = (short)(POLLIN | (r->request.n ? POLLOUT : 0))};
@@ -618,7 +656,8 @@ static void look_at_stop(struct puller *p, double now) {
     double drain = p->o.drain_seconds;
     if (p->stop_at == 0) p->stop_at = now + fmax(0, drain - fmin(0.5, drain / 2));
     if (now < p->stop_at && stops < 2 && !atomic_load(&p->closing)) return;
-    for (struct run *r = first_run(p); r; r = r->next) return_run(r, false);
+    for (struct run *r = first_run(p); r; r = r->next)
+        if (has_begun(r)) return_run(r, false);
 }
 
 static void *run_jobs(void *arg) {
@@ -657,6 +696,7 @@ enum mg_status puller_open(struct mg_server *s, const struct puller_options *o, 
     pthread_condattr_destroy(&monotonic);
     p->s = s;
     p->o = *o;
+    p->last_taken = &p->taken;
     p->o.places = mg_min_size(mg_max_size(p->o.places, 1), MG_MAX_RUNNING);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     p->about = strdup(o->about);
@@ -712,10 +752,10 @@ bool puller_lend(struct puller *p, const char *job, const char *name, struct mg_
     bool found = false;
     pthread_mutex_lock(&p->mutex);
     for (struct run *r = p->all; r && !found; r = r->next) {
-        if (strcmp(r->id, job) != 0) continue;
+        if (!has_begun(r) || strcmp(r->id, job) != 0) continue;
         for (size_t i = 0; i < r->n_picture && !found; i++) {
             struct bytes *b = r->picture[i].bytes;
-            if (strcmp(r->picture[i].name, name) != 0) continue;
+            if (strcmp(r->picture[i].blob.name, name) != 0) continue;
             atomic_fetch_add(&b->refs, 1);
             to->kind = MG_SOURCE_BYTES;
             to->bytes = b->data;

@@ -12,12 +12,16 @@
 #include <string.h>
 
 enum {
-    MAX_ARG = 600,  /* of one call */
-    MAX_READ = 256, /* jobs whose events are read by one call */
-    LOOK_AHEAD = 8, /* jobs among which a picture may decide */
+    MAX_ARG = 600,   /* of one call */
+    MAX_READ = 256,  /* jobs whose events are read by one call */
+    LOOK_AHEAD = 32, /* jobs among which a picture may decide */
     INBOX_NOTES = 512
 };
-static const double first_pause = 0.05, longest_pause = 2;
+static const double first_pause = 0.05, longest_pause = 2, reap_seconds = 0.9;
+/* A call has its time, and that of its bytes at a slow network's pace. A picture's size isn't known
+ * before it is there. */
+static const double bytes_a_second = 8e6, picture_seconds = 5;
+static const size_t blob_seconds = 300; /* until the job that names it is submitted */
 
 extern const char mg_job_queue_lua[]; /* job_queue.S */
 
@@ -103,7 +107,7 @@ enum mg_status mg_queue_open(const struct mg_queue_options *options, struct mg_q
     DEFAULT(q->o.max_waiting, 1000);
     DEFAULT(q->o.max_bytes, (size_t)1 << 30);
     DEFAULT(q->o.call_seconds, 1);
-    DEFAULT(q->o.aged_seconds, 2);
+    DEFAULT(q->o.aged_seconds, 30);
     snprintf(q->name, sizeof q->name, "%s", name);
     q->o.name = q->name;
     snprintf(q->base, sizeof q->base, "margay:{q:%s}:", name);
@@ -132,14 +136,29 @@ bool mg_queue_is_up(const struct mg_queue *q) {
 
 /* --- calls --- */
 static bool is_away(const char *code) {
-    return strcmp(code, "redis_error") != 0;
+    return strcmp(code, "redis_error") != 0 && strcmp(code, "redis_full") != 0;
+}
+
+/* Errors of the server that are no fault of the command. Those within a script have the script's
+ * name before them up to Redis 6.2, and behind them since. */
+static const char *code_of(const struct mg_err *why) {
+    static const struct {
+        const char *word, *code;
+    } known[] = {{"OOM command not allowed", "redis_full"},
+                 {"MISCONF", "redis_full"},
+                 {"NOREPLICAS", "redis_full"},
+                 {"READONLY", "redis_readonly"}};
+    for (size_t i = 0; !strcmp(why->code, "redis_error") && i < sizeof known / sizeof *known; i++)
+        if (strstr(why->text, known[i].word)) return known[i].code;
+    return why->code;
 }
 
 static void hang_up(struct mg_queue *q, const struct mg_err *why) {
     mg_redis_link_close(q->link);
     q->link = NULL;
     q->pause = q->pause > 0 ? fmin(q->pause * 2, longest_pause) : first_pause;
-    q->next_try = mg_clock() + q->pause;
+    /* A reply that was too large says nothing about the server: it is asked for less. */
+    q->next_try = !strcmp(why->code, "redis_reply") ? 0 : mg_clock() + q->pause;
     q->why = *why;
 }
 
@@ -167,8 +186,9 @@ static enum mg_status command(struct mg_queue *q, double seconds, struct args *a
         q->pause = 0;
         return MG_OK;
     }
-    if (is_away(why.code) || strstr(why.text, "READONLY")) hang_up(q, &why);
-    return mg_fail(err, st, why.code, "%s", why.text);
+    const char *code = code_of(&why);
+    if (is_away(code)) hang_up(q, &why);
+    return mg_fail(err, st, code, "%s", why.text);
 }
 
 /* The script: begin_script leaves room for what stands before its arguments. */
@@ -186,14 +206,16 @@ static void begin_script(struct mg_queue *q, struct args *a, const char *op) {
 static enum mg_status script(struct mg_queue *q, struct args *a, redisReply **out,
                              struct mg_err *err) {
     struct mg_err why = {0};
-    enum mg_status st = command(q, q->o.call_seconds, a, out, &why);
+    double seconds = q->o.call_seconds;
+    for (int i = 0; i < a->n; i++) seconds += (double)a->n_byte[i] / bytes_a_second;
+    enum mg_status st = command(q, seconds, a, out, &why);
     if (st && strstr(why.text, "NOSCRIPT")) { /* the server has been restarted, or is a new one */
         a->text[0] = "EVAL";
         a->n_byte[0] = 4;
         a->text[1] = mg_job_queue_lua;
         a->n_byte[1] = strlen(mg_job_queue_lua);
         why = (struct mg_err){0};
-        st = command(q, q->o.call_seconds, a, out, &why);
+        st = command(q, seconds, a, out, &why);
     }
     return st ? mg_fail(err, st, why.code, "%s", why.text) : MG_OK;
 }
@@ -252,7 +274,7 @@ static enum mg_status send_blobs(struct mg_queue *q, const struct mg_job_order *
         begin_script(q, &a, "blob");
         add(&a, job->tenant);
         add(&a, job->blob[k].digest);
-        add_int(&a, (uint64_t)q->o.live_seconds);
+        add_int(&a, blob_seconds);
         add_n(&a, job->data[k].data, job->data[k].n);
         enum mg_status st = script(q, &a, &r, err);
         if (st) return st;
@@ -400,8 +422,10 @@ enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const 
     enum { KEY = MG_QUEUE_NAME_BYTES + 32 + MG_JOB_ID_BYTES };
     char(*key)[KEY] = malloc(MAX_READ * sizeof *key);
     enum mg_status st = key ? MG_OK : mg_fail_memory(err, "queue");
-    for (size_t at = 0; at < n && !st; at += MAX_READ) {
-        size_t most = mg_min_size(n - at, MAX_READ), n_base = 0;
+    size_t together = MAX_READ;
+    for (size_t at = 0, most; at < n && !st; at += most) {
+        size_t n_base = 0;
+        most = mg_min_size(n - at, together);
         struct args a = {0};
         redisReply *r;
         add(&a, "XREAD");
@@ -415,13 +439,35 @@ enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const 
             add(&a, key[i]);
         }
         for (size_t i = 0; i < most; i++) add(&a, after[at + i]);
-        st = command(q, q->o.call_seconds, &a, &r, err);
-        if (st) break;
+        struct mg_err why = {0};
+        st = command(q, q->o.call_seconds, &a, &r, &why);
+        if (st && !strcmp(why.code, "redis_reply") && most > 1) { /* too much for one reply */
+            together = most / 2;
+            most = 0;
+            st = MG_OK;
+            continue;
+        }
+        if (st) {
+            st = mg_fail(err, st, why.code, "%s", why.text);
+            break;
+        }
         for (size_t i = 0; r->type == REDIS_REPLY_ARRAY && i < r->elements; i++)
             tell_stream(r->element[i], n_base, id, at, at + most, fn, user);
         freeReplyObject(r);
     }
     free(key);
+    return st;
+}
+
+enum mg_status mg_queue_note(struct mg_queue *q, const char *gateway, const char *id,
+                             struct mg_err *err) {
+    struct args a;
+    redisReply *r;
+    begin_script(q, &a, "note");
+    add(&a, gateway);
+    add(&a, id);
+    enum mg_status st = script(q, &a, &r, err);
+    if (!st) freeReplyObject(r);
     return st;
 }
 
@@ -599,7 +645,7 @@ enum mg_status mg_queue_blob(struct mg_queue *q, const char *tenant, const char 
     snprintf(key, sizeof key, "%sblob:%s:%s", q->base, tenant, digest);
     add(&a, "GET");
     add(&a, key);
-    enum mg_status st = command(q, q->o.call_seconds, &a, &r, err);
+    enum mg_status st = command(q, q->o.call_seconds + picture_seconds, &a, &r, err);
     if (st) return st;
     if (r->type != REDIS_REPLY_STRING) {
         st = mg_fail(err, MG_ERR_NOT_FOUND, "blob_gone", "a picture of the job is no longer there");
@@ -641,14 +687,14 @@ enum mg_status mg_queue_release(struct mg_queue *q, const char *id, unsigned att
     add(&a, id);
     add_int(&a, attempt);
     add(&a, counted ? "1" : "0");
+    add_int(&a, q->o.max_tries);
     enum mg_status st = script(q, &a, &r, err);
     return st ? st : owner_of(r, owner, err);
 }
 
 enum mg_status mg_queue_beat(struct mg_queue *q, const char *worker, size_t slots,
                              const char *about, const char *const *id, const unsigned *attempt,
-                             size_t n, void (*fn)(void *user, const char *id, enum mg_owner owner),
-                             void *user, struct mg_err *err) {
+                             size_t n, mg_queue_owner_fn *fn, void *user, struct mg_err *err) {
     struct args a;
     redisReply *r;
     begin_script(q, &a, "beat");
@@ -662,10 +708,10 @@ enum mg_status mg_queue_beat(struct mg_queue *q, const char *worker, size_t slot
     }
     enum mg_status st = script(q, &a, &r, err);
     if (st) return st;
-    for (size_t i = 0; r->type == REDIS_REPLY_ARRAY && i + 1 < r->elements; i += 2)
+    for (size_t i = 0; r->type == REDIS_REPLY_ARRAY && i + 2 < r->elements; i += 3)
         if (is_text(r->element[i]))
-            fn(user, r->element[i]->str,
-               says(r->element[i + 1], "cancel") ? MG_OWNER_CANCEL : MG_OWNER_LOST);
+            fn(user, r->element[i]->str, (unsigned)int_of(r->element[i + 1]),
+               says(r->element[i + 2], "cancel") ? MG_OWNER_CANCEL : MG_OWNER_LOST);
     freeReplyObject(r);
     return MG_OK;
 }
@@ -699,6 +745,7 @@ enum mg_status mg_queue_reap(struct mg_queue *q, unsigned *lost, struct mg_err *
     begin_script(q, &a, "reap");
     add_ms(&a, q->o.lease_seconds);
     add_int(&a, q->o.max_tries);
+    add_ms(&a, reap_seconds);
     enum mg_status st = script(q, &a, &r, err);
     if (st) return st;
     *lost = (unsigned)int_of(r);

@@ -19,7 +19,8 @@
  * n bytes asks for what lies behind n.
  *
  * A struct mg_queue is one connection for one thread. Calls fail at once (redis_*) while the server
- * is away; it is asked again after a pause that grows to two seconds. Redis 6.2 or later. Keys:
+ * is away; it is asked again after a pause that grows to two seconds. redis_full: it takes nothing
+ * more (memory, disk); what is open goes on, new jobs are refused. Redis 6.2 or later. Keys:
  * "margay:{q:NAME}:...", one slot of a cluster. SIGPIPE must be ignored.
  */
 #ifndef MG_STORE_JOB_QUEUE_H
@@ -52,7 +53,7 @@ struct mg_queue_options {
     size_t max_waiting;   /* jobs [1000] */
     size_t max_bytes;     /* of open jobs with their pictures [1 GiB] */
     double call_seconds;  /* for one call [1] */
-    double aged_seconds;  /* a job that has waited so long isn't passed for a picture's sake [2] */
+    double aged_seconds;  /* a job that has waited so long isn't passed for a picture's sake [30] */
 };
 bool mg_queue_name_valid(const char *name);
 
@@ -125,6 +126,9 @@ typedef void mg_queue_event_fn(void *user, const struct mg_queue_event *event);
 /* At most MG_QUEUE_READ_EVENTS of each job behind `after[i]` ("0-0" all). Does not wait. */
 enum mg_status mg_queue_events(struct mg_queue *q, const char *const *id, const char *const *after,
                                size_t n, mg_queue_event_fn *fn, void *user, struct mg_err *err);
+/* A note of this job in the gateway's inbox, as if there were news: wakes who waits there. */
+enum mg_status mg_queue_note(struct mg_queue *q, const char *gateway, const char *id,
+                             struct mg_err *err);
 /* Where the gateway's inbox ends now; it is made when it isn't there. */
 enum mg_status mg_queue_inbox(struct mg_queue *q, const char *gateway,
                               char place[MG_JOB_PLACE_BYTES], struct mg_err *err);
@@ -176,23 +180,24 @@ enum mg_owner { MG_OWNER_OK, MG_OWNER_CANCEL, MG_OWNER_LOST, MG_OWNER_GAP };
 enum mg_status mg_queue_emit(struct mg_queue *q, const char *id, unsigned attempt, const char *head,
                              uint64_t from, struct mg_slice data, const char *state,
                              const char *code, enum mg_owner *owner, struct mg_err *err);
-/* The job goes back to its place; counted: as a start that failed. */
+/* The job goes back to its place; counted: as a start that failed, and after max_tries of them it
+ * is a dead letter. */
 enum mg_status mg_queue_release(struct mg_queue *q, const char *id, unsigned attempt, bool counted,
                                 enum mg_owner *owner, struct mg_err *err);
+typedef void mg_queue_owner_fn(void *user, const char *id, unsigned attempt, enum mg_owner owner);
 /* Renews the leases of these jobs; fn is called for those that are lost or to be cancelled. about:
  * what the worker says of itself, NULL: as before. */
 enum mg_status mg_queue_beat(struct mg_queue *q, const char *worker, size_t slots,
                              const char *about, const char *const *id, const unsigned *attempt,
-                             size_t n, void (*fn)(void *user, const char *id, enum mg_owner owner),
-                             void *user, struct mg_err *err);
+                             size_t n, mg_queue_owner_fn *fn, void *user, struct mg_err *err);
 /* The worker knows of these jobs; others that it holds, since a take's reply was lost, are put
  * back. Not while a take is under way. */
 enum mg_status mg_queue_mine(struct mg_queue *q, const char *worker, const char *const *id,
                              size_t n, struct mg_err *err);
 enum mg_status mg_queue_bye(struct mg_queue *q, const char *worker, struct mg_err *err);
 
-/* Leases that ran out, jobs that waited too long, workers that are gone. Workers and gateways,
- * every second. *lost: leases. */
+/* Leases that ran out, jobs that waited too long, workers that are gone. Workers and gateways
+ * call it every second; of all their calls one a second does it. *lost: leases. */
 enum mg_status mg_queue_reap(struct mg_queue *q, unsigned *lost, struct mg_err *err);
 
 #endif

@@ -16,10 +16,14 @@
 local base = string.sub(KEYS[1], 1, -5)
 local META, JOBS, DUE = KEYS[1], base .. 'jobs', base .. 'due'
 local RUN, WAIT, WORKERS, DEAD = base .. 'run', base .. 'wait', base .. 'workers', base .. 'dead'
+local HEAVY, USES = base .. 'heavy', base .. 'uses' -- a key's waiting bytes; open jobs of a picture
 local PRIORITY = {'high', 'normal', 'low'}
 local GROUP = 'workers'
 local TURN = 1099511627776 -- 2^40: a job that runs outweighs every number of one that waits
 local QUIET = 604800       -- seconds without a submit or a start until what is shared expires
+local AFTER = 60           -- seconds that a picture stays after the last open job that named it
+local MOST_BODIES = 16777216 -- bytes of bodies in one reply to a take
+local MOST_VICTIMS = 64
 local call = redis.call
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -39,7 +43,7 @@ local function set_up()
 end
 
 local function keep()
-    for _, key in ipairs({META, JOBS, DUE, RUN, WAIT, WORKERS}) do call('EXPIRE', key, QUIET) end
+    for _, key in ipairs({META, JOBS, DUE, RUN, WAIT, WORKERS, HEAVY, USES}) do call('EXPIRE', key, QUIET) end
 end
 
 -- The places of a key's lanes, after what decides them has changed.
@@ -69,14 +73,19 @@ local function enqueue(id, tenant, priority, seq, deadline)
     call('HSET', META, 'last', entry)
     count('waiting', 1)
     call('ZINCRBY', WAIT, 1, tenant)
+    call('ZINCRBY', HEAVY, number(get(id, 'bytes')[1]), tenant)
     place(tenant)
 end
 
 local function leave_lane(id, tenant, priority)
     if call('ZREM', lane_key(priority, tenant), id) == 0 then return end
     call('ZREM', DUE, id)
-    count('waiting', -1)
-    if number(call('ZINCRBY', WAIT, -1, tenant)) <= 0 then call('ZREM', WAIT, tenant) end
+    if count('waiting', -1) < 0 then call('HSET', META, 'waiting', 0) end
+    call('ZINCRBY', HEAVY, 0 - number(get(id, 'bytes')[1]), tenant)
+    if number(call('ZINCRBY', WAIT, -1, tenant)) <= 0 then
+        call('ZREM', WAIT, tenant)
+        call('ZREM', HEAVY, tenant)
+    end
     place(tenant)
 end
 
@@ -91,6 +100,26 @@ local function drop_entry(entry)
     call('XDEL', JOBS, entry)
 end
 
+-- A job's pictures stay for so long; returns the digests of those that aren't there.
+local function hold_blobs(tenant, blobs, seconds)
+    local missing = {}
+    for digest in string.gmatch(blobs or '', '=(%x+)') do
+        if call('EXPIRE', base .. 'blob:' .. tenant .. ':' .. digest, seconds) == 0 then missing[#missing + 1] = digest end
+    end
+    return missing
+end
+
+-- How many open jobs name a picture; the last one leaves it for a minute, for the next question.
+local function use_blobs(tenant, blobs, by)
+    for digest in string.gmatch(blobs or '', '=(%x+)') do
+        local name = tenant .. ':' .. digest
+        if call('HINCRBY', USES, name, by) <= 0 then
+            call('HDEL', USES, name)
+            call('EXPIRE', base .. 'blob:' .. name, AFTER)
+        end
+    end
+end
+
 -- Gateways that watch a job have a stream each, which is there while they live.
 local function tell(id, gateways)
     for name in string.gmatch(gateways or '', '%S+') do
@@ -101,10 +130,11 @@ end
 
 -- Exactly once for each job: nothing leaves these states.
 local function finish(id, state, code)
-    local v = get(id, 'state', 'tenant', 'prio', 'entry', 'off', 'bytes', 'keep', 'gw', 'attempt', 'worker')
+    local v = get(id, 'state', 'tenant', 'prio', 'entry', 'off', 'bytes', 'keep', 'gw', 'blobs')
     if v[1] ~= 'waiting' and v[1] ~= 'running' then return false end
     if v[1] == 'waiting' then leave_lane(id, v[2], v[3]) else leave_running(v[2]) end
     drop_entry(v[4])
+    use_blobs(v[2], v[9], -1)
     count('bytes', 0 - number(v[6])) -- (-0 is no number to Redis)
     count('ended:' .. state, 1)
     call('HSET', job_key(id), 'state', state, 'code', code, 'ended', now)
@@ -118,11 +148,12 @@ end
 
 -- From running back to its lane; its attempt ends here.
 local function put_back(id)
-    local v = get(id, 'tenant', 'prio', 'seq', 'entry', 'wait')
-    local deadline = now + number(v[5])
+    local v = get(id, 'tenant', 'prio', 'seq', 'entry', 'wait', 'live', 'blobs')
+    local deadline, stays = now + number(v[5]), math.ceil(number(v[5]) / 1000) + number(v[6])
     drop_entry(v[4])
     leave_running(v[1])
-    call('EXPIRE', job_key(id), math.ceil(number(v[5]) / 1000) + number(get(id, 'live')[1]))
+    call('EXPIRE', job_key(id), stays)
+    hold_blobs(v[1], v[7], stays)
     enqueue(id, v[1], v[2], v[3], deadline)
 end
 
@@ -158,6 +189,49 @@ local function sign()
     end
 end
 
+local function newest(tenant, most)
+    local ids = {}
+    for i = #PRIORITY, 1, -1 do
+        for _, id in ipairs(call('ZREVRANGE', lane_key(PRIORITY[i], tenant), 0, most - 1)) do ids[#ids + 1] = id end
+    end
+    return ids
+end
+
+-- Too many wait: the newest job of the key that has most makes room for a key that has less. nil: nobody has.
+local function longest(tenant)
+    local most = call('ZREVRANGE', WAIT, 0, 0, 'WITHSCORES')
+    local own = number(call('ZSCORE', WAIT, tenant))
+    if not most[1] or most[1] == tenant or number(most[2]) <= own + 1 then return nil end
+    local id = newest(most[1], 1)[1]
+    return id and {id}
+end
+
+-- Too many bytes, by `need`: the newest jobs of keys whose waiting ones have more bytes than this key's will have,
+-- also afterwards. nil: there aren't as many.
+local function heaviest(tenant, bytes, need)
+    local own, held, left, victims = number(call('ZSCORE', HEAVY, tenant)) + bytes, {}, {}, {}
+    local flat = call('ZREVRANGE', HEAVY, 0, 15, 'WITHSCORES')
+    for i = 1, #flat, 2 do
+        if flat[i] ~= tenant then held[flat[i]] = number(flat[i + 1]) end
+    end
+    while need > 0 do
+        local most
+        for name, n in pairs(held) do
+            if n > own and (not most or n > held[most] or (n == held[most] and name < most)) then most = name end
+        end
+        if not most or #victims == MOST_VICTIMS then return nil end
+        left[most] = left[most] or newest(most, MOST_VICTIMS)
+        local id = table.remove(left[most], 1)
+        local n = id and number(get(id, 'bytes')[1])
+        if not id then
+            held[most] = 0
+        elseif held[most] - n >= own then
+            held[most], need, victims[#victims + 1] = held[most] - n, need - n, id
+        end
+    end
+    return victims
+end
+
 local op = {}
 
 -- id tenant priority stream gateway wait_ms keep_s live_s max_waiting max_bytes bytes path body
@@ -165,50 +239,41 @@ local op = {}
 -- 'known' state, when it was handed in before: a submit may be repeated; 'taken', by another key.
 function op.submit(id, tenant, priority, stream, gateway, wait, keep_s, live, max_waiting, max_bytes,
                    bytes, path, body, n_blob, ...)
-    local blob, missing, list = {...}, {'missing'}, {}
+    local blob, list = {...}, {}
+    local stays = math.ceil(number(wait) / 1000) + number(live)
     local there = get(id, 'state', 'tenant', 'gw')
     if there[1] then
         if there[2] ~= tenant then return {'taken'} end
+        call('DEL', base .. 'none') -- (see the end)
         op.state(id, tenant, gateway)
+        tell(id, gateway)
         return {'known', there[1]}
     end
-    for i = 1, number(n_blob) do
-        local name, digest = blob[2 * i - 1], blob[2 * i]
-        list[i] = name .. '=' .. digest
-        if call('EXPIRE', base .. 'blob:' .. tenant .. ':' .. digest, live) == 0 then
-            missing[#missing + 1] = digest
-        end
-    end
+    count('submitted', 0) -- refused here when Redis is full
+    for i = 1, number(n_blob) do list[i] = blob[2 * i - 1] .. '=' .. blob[2 * i] end
+    local blobs = table.concat(list, ' ')
     local waiting, held = number(call('HGET', META, 'waiting')), number(call('HGET', META, 'bytes'))
+    local victims = {}
     if held > 0 and held + number(bytes) > number(max_bytes) then
+        victims = heaviest(tenant, number(bytes), held + number(bytes) - number(max_bytes))
+    end
+    if victims and waiting - #victims >= number(max_waiting) then victims = victims[1] and victims or longest(tenant) end
+    if not victims or waiting - #victims >= number(max_waiting) then
         count('refused', 1)
         return {'full', wait_seconds(waiting)}
     end
-    local victim
-    if waiting >= number(max_waiting) then
-        -- The newest job of the key that has most makes room for a key that has less.
-        local most = call('ZREVRANGE', WAIT, 0, 0, 'WITHSCORES')
-        local own = number(call('ZSCORE', WAIT, tenant))
-        if most[1] and most[1] ~= tenant and number(most[2]) > own + 1 then
-            for i = #PRIORITY, 1, -1 do
-                victim = victim or call('ZREVRANGE', lane_key(PRIORITY[i], most[1]), 0, 0)[1]
-            end
-        end
-        if not victim then
-            count('refused', 1)
-            return {'full', wait_seconds(waiting)}
-        end
-    end
-    if #missing > 1 then return missing end
-    if victim then
+    local missing = hold_blobs(tenant, blobs, stays)
+    if missing[1] then return {'missing', unpack(missing)} end
+    for _, victim in ipairs(victims) do
         count('refused', 1)
         finish(victim, 'failed', 'queue_full')
     end
     local seq, deadline = count('seq', 1), now + number(wait)
     call('HSET', job_key(id), 'tenant', tenant, 'prio', priority, 'stream', stream, 'gw', gateway, 'seq', seq,
          'created', now, 'wait', wait, 'keep', keep_s, 'live', live, 'bytes', bytes, 'path', path, 'body',
-         body, 'blobs', table.concat(list, ' '), 'off', 0, 'attempt', 0, 'tries', 0)
-    call('EXPIRE', job_key(id), math.ceil(number(wait) / 1000) + number(live))
+         body, 'blobs', blobs, 'off', 0, 'attempt', 0, 'tries', 0)
+    call('EXPIRE', job_key(id), stays)
+    use_blobs(tenant, blobs, 1)
     count('bytes', number(bytes))
     count('submitted', 1)
     enqueue(id, tenant, priority, seq, deadline)
@@ -250,11 +315,11 @@ end
 -- worker n look aged_ms digest... -> {last entry, {id, attempt, tenant, priority, stream, path, body, blobs,
 -- created, off, waited_ms}...}; n 0 takes none.
 function op.take(worker, n, look, aged, ...)
-    local have, out = {}, {''}
+    local have, out, bodies = {}, {''}, 0
     for _, digest in ipairs({...}) do have[digest] = true end
     set_up()
     sign()
-    while #out - 1 < number(n) do
+    while #out - 1 < number(n) and bodies < MOST_BODIES do
         local tenant, priority = next_tenant()
         if not tenant then break end
         local lane = lane_key(priority, tenant)
@@ -269,9 +334,8 @@ function op.take(worker, n, look, aged, ...)
             call('XCLAIM', JOBS, GROUP, worker, 0, v[7], 'FORCE', 'RETRYCOUNT', attempt, 'JUSTID')
             call('HINCRBY', RUN, tenant, 1)
             place(tenant)
-            for digest in string.gmatch(v[4], '=(%x+)') do
-                call('EXPIRE', base .. 'blob:' .. tenant .. ':' .. digest, v[8])
-            end
+            hold_blobs(tenant, v[4], v[8])
+            bodies = bodies + #v[3]
             out[#out + 1] = {id, tostring(attempt), tenant, priority, v[1], v[2], v[3], v[4], v[5], v[6],
                              tostring(now - number(v[5]))}
         end
@@ -311,16 +375,21 @@ function op.emit(id, attempt, head, from, data, state, code)
     return how
 end
 
--- id attempt counted -> back into its lane; uncounted: the worker is being stopped, which says
--- nothing about the job.
-function op.release(id, attempt, counted)
+-- id attempt counted max_tries -> back into its lane; uncounted: the worker is being stopped, which says
+-- nothing about the job. A counted one that was begun as often as is allowed is a dead letter.
+function op.release(id, attempt, counted, max_tries)
     local how = owner(id, attempt)
     if how == 'lost' then return how end
     if how == 'cancel' then
         finish(id, 'cancelled', 'cancelled')
         return how
     end
-    if counted == '0' then call('HINCRBY', job_key(id), 'tries', -1) end
+    if counted == '0' then
+        call('HINCRBY', job_key(id), 'tries', -1)
+    elseif max_tries and number(get(id, 'tries')[1]) >= number(max_tries) then
+        bury(id, 'worker_lost')
+        return 'ok'
+    end
     count('released', 1)
     put_back(id)
     return 'ok'
@@ -345,7 +414,7 @@ function op.mine(worker, ...)
     return n
 end
 
--- worker live_ms slots about (id attempt)... -> {id, word...}: those that are not 'ok'.
+-- worker live_ms slots about (id attempt)... -> {id, attempt, word...}: those that are not 'ok'.
 function op.beat(worker, live, slots, about, ...)
     local arg, out = {...}, {}
     set_up()
@@ -364,19 +433,21 @@ function op.beat(worker, live, slots, about, ...)
             call('EXPIRE', event_key(arg[i]), v[2])
         end
         if how ~= 'ok' then
-            out[#out + 1] = arg[i]
-            out[#out + 1] = how
+            for _, x in ipairs({arg[i], arg[i + 1], how}) do out[#out + 1] = x end
         end
     end
     return out
 end
 
--- lease_ms max_tries -> how many leases ran out. Workers and gateways, every second or so.
-function op.reap(lease, max_tries)
+-- lease_ms max_tries every_ms -> how many leases ran out. Workers and gateways, every second or so; of all their
+-- calls only one within every_ms does it.
+function op.reap(lease, max_tries, every)
     lease = number(lease)
     set_up()
-    call('HSET', META, 'lease', lease)
     sign()
+    local ago = now - number(call('HGET', META, 'reaped'))
+    if ago >= 0 and ago < number(every) then return 0 end
+    call('HSET', META, 'lease', lease, 'reaped', now)
     local late = now < number(call('HGET', META, 'hold')) and {} or call('XPENDING', JOBS, GROUP, 'IDLE', lease, '-', '+', 32)
     local lost = 0
     for _, p in ipairs(late) do
@@ -403,6 +474,12 @@ function op.reap(lease, max_tries)
     -- Jobs whose record is gone (evicted, or expired with all workers away) leave nothing behind.
     for _, entry in ipairs(call('XRANGE', JOBS, '-', '+', 'COUNT', 8)) do
         if call('EXISTS', job_key(entry[2][2])) == 0 then drop_entry(entry[1]) end
+    end
+    -- Nothing is open: what such jobs were counted as has no end of its own.
+    if call('XLEN', JOBS) == 0 then
+        call('DEL', RUN, WAIT, HEAVY, USES)
+        for _, priority in ipairs(PRIORITY) do call('DEL', base .. 'ready:' .. priority) end
+        call('HSET', META, 'waiting', 0, 'bytes', 0)
     end
     local slots = 0
     for _, worker in ipairs(call('ZRANGE', WORKERS, 0, -1)) do
@@ -459,6 +536,12 @@ function op.state(id, tenant, gateway)
     return {v[1], v[3], v[4], v[5], v[6], v[7] or '0', v[8] or '', tostring(ahead or 0), v[11] or '', v[9]}
 end
 
+-- gateway id: a note in its own inbox, which wakes the one that waits there
+function op.note(gateway, id)
+    tell(id, gateway)
+    return 'ok'
+end
+
 -- gateway: its inbox is there for a minute more -> where it ends.
 function op.inbox(gateway)
     local inbox = base .. 'gw:' .. gateway
@@ -483,4 +566,7 @@ end
 
 local fn = op[ARGV[1]]
 if not fn then return redis.error_reply('ERR no such operation') end
+-- A Redis that is full refuses the first write of a script unless it is one that takes no memory, and then no other. What
+-- is open goes on and makes room; only new jobs and pictures are refused. (There is no such key.)
+if ARGV[1] ~= 'submit' and ARGV[1] ~= 'blob' then call('DEL', base .. 'none') end
 return fn(unpack(ARGV, 2))

@@ -21,10 +21,20 @@
     "  end\n"                                                                                      \
     "end\n"
 
-/* ARGV: field, bytes, life in ms, budget, member, prefix of entries, overhead. The index and the
- * sizes live a day longer than what they know of. An index that was lost leaves a sum that nothing
- * belongs to: it begins anew. */
-static const char put_text[] = FORGET
+/* Index and sizes live a day longer than what they know of, of whatever life: never less than they
+ * have. */
+#define OUTLIVE                                                                                    \
+    "local function outlive(life)\n"                                                               \
+    "  for i = 2, 3 do\n"                                                                          \
+    "    if redis.call('PTTL', KEYS[i]) < life + 86400000 then\n"                                  \
+    "      redis.call('PEXPIRE', KEYS[i], life + 86400000)\n"                                      \
+    "    end\n"                                                                                    \
+    "  end\n"                                                                                      \
+    "end\n"
+
+/* ARGV: field, bytes, life in ms, budget, member, prefix of entries, overhead. An index that was
+ * lost leaves a sum that nothing belongs to: it begins anew. */
+static const char put_text[] = FORGET OUTLIVE
     "local entry, index, sizes = KEYS[1], KEYS[2], KEYS[3]\n"
     "local field, bytes, life, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])\n"
     "local member, prefix = ARGV[5], ARGV[6]\n"
@@ -56,19 +66,17 @@ static const char put_text[] = FORGET
     "  forget(gone)\n"
     "  sum = tonumber(redis.call('HGET', sizes, ''))\n"
     "end\n"
-    "redis.call('PEXPIRE', index, life + 86400000)\n"
-    "redis.call('PEXPIRE', sizes, life + 86400000)\n"
+    "outlive(life)\n"
     "return sum\n";
 
 /* ARGV: member, life in ms. */
 static const char touch_text[] =
-    "if redis.call('PEXPIRE', KEYS[1], ARGV[2]) == 0 then return 0 end\n"
-    "local t = redis.call('TIME')\n"
-    "local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
-    "redis.call('ZADD', KEYS[2], 'XX', now + ARGV[2], ARGV[1])\n"
-    "redis.call('PEXPIRE', KEYS[2], ARGV[2] + 86400000)\n"
-    "redis.call('PEXPIRE', KEYS[3], ARGV[2] + 86400000)\n"
-    "return 1\n";
+    OUTLIVE "if redis.call('PEXPIRE', KEYS[1], ARGV[2]) == 0 then return 0 end\n"
+            "local t = redis.call('TIME')\n"
+            "local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+            "redis.call('ZADD', KEYS[2], 'XX', now + ARGV[2], ARGV[1])\n"
+            "outlive(tonumber(ARGV[2]))\n"
+            "return 1\n";
 
 /* ARGV: member. */
 static const char drop_text[] = FORGET "redis.call('UNLINK', KEYS[1])\n"

@@ -255,7 +255,7 @@ def test_units_fit_the_program():
         value = dict(re.findall(r"^(\w+)=(.*)$", text, re.M))
         assert value["Type"] == "notify" and value["NotifyAccess"] == "main" and value["ExecReload"] == "/bin/kill -HUP $MAINPID"
         assert float(value["TimeoutStopSec"].rstrip("s")) >= 2 * drain and float(value["WatchdogSec"].rstrip("s")) >= 30
-        assert value["SuccessExitStatus"] == "130" and value["DynamicUser"] == "yes"
+        assert "SuccessExitStatus" not in value and value["DynamicUser"] == "yes"  # stopped while it loads it ends with 0 too
 
 
 # --- Kubernetes ---

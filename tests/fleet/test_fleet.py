@@ -1,9 +1,11 @@
 """margay serve --queue and margay worker over a real redis-server: what a client sees, and what it sees when one dies."""
-import importlib.util, json, os, re, signal, threading, time
+import concurrent.futures, importlib.util, json, os, re, signal, socket, struct, threading, time
 
 import pytest
 
 from conftest import BASE, ROOT, SLOW, Program, serving
+from redis_server import certificates, free_port
+from resp import Redis
 from serve_conftest import RIGHT, data_url, picture, question, upload
 
 LONG = {"ignore_eos": True, "temperature": 5, "top_k": 0, "top_p": 1}
@@ -192,6 +194,214 @@ def test_a_question_may_be_repeated_under_the_clients_own_job_id(fleet):
     assert gateway.chat("hi", headers={**headers, "X-Margay-Job": "mine"}).status == 400
 
 
+def together(*calls):
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [f.result() for f in [pool.submit(c) for c in calls]]
+
+
+def test_a_question_may_be_repeated_while_it_is_answered_also_at_one_gateway(fleet, large):
+    first, second, worker = fleet.gateway(), fleet.gateway(), fleet.worker(*large[0], env=large[1])
+    for stream, id in ((False, "job-" + 32 * "d"), (True, "job-" + 32 * "e")):
+        def ask(gateway):
+            return gateway.post("/v1/chat/completions", long(2500, stream=stream), X_Margay_Job=id)
+
+        def later(gateway):
+            gateway.wait(lambda: job_state(fleet, id) == "running")
+            return ask(gateway)
+        replies = together(lambda: ask(first), *[lambda g=g: later(g) for g in (first, first, first, second, second)])
+        assert [r.status for r in replies] == [200] * 6 and len({r.body for r in replies}) == 1 and len(replies[0].body) > 2000
+        assert not stream or streamed(replies[0].body.decode())[1][-1] == "[DONE]"
+    assert worker.metric("jobs_taken_total") == 2
+
+
+def test_several_watch_one_stream_at_one_gateway_each_from_its_own_place(fleet, large):
+    gateway, _ = fleet.gateway(), fleet.worker(*large[0], env=large[1])
+    c, r = gateway.open_stream(long(4000), X_Margay_Detach="1")
+    job = "/v1/jobs/" + r.headers["x-margay-job"]
+    got = read_some(r, 4000)
+    others = together(*[lambda n=n: gateway.get(f"{job}?offset={n}", Accept="text/event-stream").body for n in (0, 0, 1000, 3000)])
+    whole = read_all(r, got).encode()
+    assert streamed(whole.decode())[1][-1] == "[DONE]"
+    for n, body in zip((0, 0, 1000, 3000), others):
+        assert re.sub(rb"^(id: \d+|: ping)\n", b"", body, flags=re.M) == whole[n:]
+
+
+def test_a_client_whose_connection_broke_comes_back_under_its_own_id(fleet, large):
+    gateway, worker = fleet.gateway(), fleet.worker(*large[0], env=large[1])
+    id, body = "job-" + 32 * "f", long(6000, stream=True)
+    c, r = gateway.open_stream(body, X_Margay_Job=id)
+    got = read_some(r, 2000)
+    c.close()
+    time.sleep(0.7)  # a cancel would have come by now
+    again = gateway.post("/v1/chat/completions", body, X_Margay_Job=id)
+    assert again.body.startswith(got) and streamed(again.body.decode())[1][-1] == "[DONE]"
+    assert worker.metric("jobs_taken_total") == 1 and gateway.get("/v1/jobs/" + id).json["attempt"] == 1
+
+
+def test_who_detaches_and_leaves_before_its_turn_is_handed_in_all_the_same(fleet):
+    gateway = fleet.gateway()
+    fleet.redis.pause()
+    ids = ["job-" + c * 32 for c in "123"]
+    for id, field in zip(ids, ("X-Margay-Background", "X-Margay-Background", "X-Margay-Detach")):
+        c = gateway.connect()
+        c.request("POST", "/v1/chat/completions", json.dumps(question("hi")), {"X-Margay-Job": id, field: "1"})
+        time.sleep(0.1)
+        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset: seen at once
+        c.close()
+    time.sleep(0.2)
+    fleet.redis.resume()
+    gateway.wait(lambda: [job_state(fleet, id) for id in ids] == ["waiting"] * 3, 10)
+
+
+def test_a_job_whose_client_was_told_that_redis_is_away_is_cancelled_when_it_is_back(fleet):
+    gateway = fleet.gateway("--queue-lease", 1)
+    answers = []
+    headers = ({}, {"X-Margay-Detach": "1"})
+    threads = [threading.Thread(target=lambda h=h: answers.append(gateway.chat("hi", headers=h))) for h in headers]
+    [t.start() for t in threads]
+    r = fleet.redis.client()
+    gateway.wait(lambda: r("HGET", BASE + "meta", "waiting") == "2")
+    fleet.redis.kill()
+    [t.join(30) for t in threads]
+    assert [a.json["error"]["code"] for a in answers] == ["queue_unavailable"] * 2
+    fleet.redis.restart()
+    r = fleet.redis.client()
+    gateway.wait(lambda: sorted(job_state(fleet, a.headers["x-margay-job"]) for a in answers) == ["cancelled", "waiting"], 10)
+
+
+def test_an_offset_beyond_the_end_is_refused(fleet):
+    gateway, _ = fleet.gateway(), fleet.worker()
+    job = "/v1/jobs/" + gateway.chat("hi", stream=True).headers["x-margay-job"]
+    end = gateway.get(job).json["offset"]
+    assert gateway.get(f"{job}?offset={end}", Accept="text/event-stream").status == 200
+    began = time.monotonic()
+    reply = gateway.get(f"{job}?offset={end + 1}", Accept="text/event-stream")
+    assert reply.status == 400 and reply.json["error"]["code"] == "invalid_offset" and time.monotonic() - began < 2 * SLOW
+
+
+def test_an_offset_beyond_what_the_answer_will_be_is_refused_when_it_ends(fleet):
+    gateway = fleet.gateway()
+    job = "/v1/jobs/" + gateway.chat("hi", headers={"X-Margay-Background": "1"}).json["id"]
+    reply, _ = together(lambda: gateway.get(f"{job}?offset=99999", Accept="text/event-stream"),
+                        lambda: (time.sleep(0.5), gateway.call("DELETE", job)))
+    assert reply.json["error"]["code"] in ("invalid_offset", "job_cancelled")
+
+
+def test_what_is_over_is_told_at_once(fleet):
+    gateway, _ = fleet.gateway(), fleet.worker()
+    job = "/v1/jobs/" + gateway.chat("hi", stream=True).headers["x-margay-job"]
+    took = []
+    for _ in range(8):
+        began = time.monotonic()
+        assert gateway.get(job, Accept="text/event-stream").body.endswith(b"data: [DONE]\n\n")
+        took.append(time.monotonic() - began)
+    assert max(took) < 0.4 * SLOW, took
+
+
+def test_a_slow_client_is_no_load_for_redis(fleet, large):
+    gateway, _ = fleet.gateway(), fleet.worker(*large[0], env=large[1])
+    reply = gateway.post("/v1/chat/completions", long(5000, stream=True, logprobs=True, top_logprobs=20))
+    assert len(reply.body) > 6 << 20  # more than the kernel keeps for a client
+    c = gateway.connect()
+    c.sock = socket.socket()
+    c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.sock.connect(("127.0.0.1", gateway.port))
+    c.request("GET", "/v1/jobs/" + reply.headers["x-margay-job"], headers={"Accept": "text/event-stream"})
+    r = c.getresponse()
+    time.sleep(0.5)
+    redis = fleet.redis.client()
+
+    def reads():
+        return int(re.search(r"cmdstat_xread:calls=(\d+)", redis("INFO", "commandstats"))[1])
+    before = reads()
+    time.sleep(2)
+    assert reads() - before < 60  # the worker's and the sweeps; 400 when each held-up relay is looked at all the time
+    got = b""
+    while piece := r.read1(200_000):
+        got += piece
+    assert re.sub(rb"^(id: \d+|: ping)\n+", b"", got, flags=re.M) == reply.body
+
+
+def rss(program):
+    return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{program.process.pid}/status").read())[1]) << 10
+
+
+@pytest.mark.skipif(serving.SANITIZED, reason="sanitizers keep freed memory")
+def test_what_was_handed_in_is_no_longer_in_the_gateways_memory(fleet):
+    gateway = fleet.gateway()
+    before = rss(gateway)
+    threads = []
+    for i in range(12):
+        url = data_url(picture(CASE["image"]) + os.urandom(6 << 20))
+        threads.append(threading.Thread(target=lambda u=url: gateway.chat(CASE["question"], u)))
+        threads[-1].start()
+    r = fleet.redis.client()
+    gateway.wait(lambda: r("HGET", BASE + "meta", "waiting") == "12", 60)
+    gateway.wait(lambda: rss(gateway) - before < 40 << 20, 10)  # 72 MB of pictures are in Redis
+    for key in r("KEYS", BASE + "job:*"):
+        assert gateway.call("DELETE", "/v1/jobs/" + key.rpartition(":")[2]).status == 200
+    [t.join(10) for t in threads]
+
+
+def test_a_full_redis_takes_no_more_and_ends_what_it_has(fleet, large):
+    gateway, worker = fleet.gateway("--queue-lease", 2), fleet.worker("--queue-lease", 2, *large[0], env=large[1])
+    c, r = gateway.open_stream(long(6000))
+    got = read_some(r, 2000)
+    redis = fleet.redis.client()
+    redis("CONFIG", "SET", "maxmemory", 1)
+    for _ in range(3):
+        reply = gateway.chat("hi")
+        assert reply.status == 503 and reply.json["error"]["code"] == "queue_unavailable" and "Retry-After" in reply.headers
+    assert gateway.chat("hi", data_url(picture(CASE["image"]) + bytes(4096))).status == 503
+    assert streamed(read_all(r, got))[1][-1] == "[DONE]"
+    assert gateway.get("/v1/jobs/" + r.headers["x-margay-job"]).json["attempt"] == 1 and gateway.get("/health").status == 200
+    redis("CONFIG", "SET", "maxmemory", 0)
+    assert gateway.chat("hi").status == 200
+    assert len([l for l in gateway.log if "OOM" in l]) == 1 and not [l for l in worker.log if "away" in l]
+
+
+class SlowPictures:
+    """Between a worker and Redis: what is asked for by GET comes so much later."""
+
+    def __init__(self, to, seconds):
+        self.to, self.seconds = to, seconds
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listening.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.listening.accept()[0]
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.to))
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self.copy, args=(a, b, a is near), daemon=True).start()
+
+    def copy(self, a, b, asks):
+        try:
+            while data := a.recv(65536):
+                if asks and b"\r\nGET\r\n" in data:
+                    time.sleep(self.seconds)
+                b.sendall(data)
+        except OSError:
+            pass
+        b.close()
+
+
+def test_a_lease_is_renewed_while_pictures_are_fetched(fleet):
+    gateway = fleet.gateway("--queue-lease", 1)
+    slow = SlowPictures(fleet.redis.port, 3)
+    worker = Program("worker", f"redis://127.0.0.1:{slow.port}", "--queue-lease", 1)
+    fleet.programs.append(worker)
+    reply = gateway.chat(CASE["question"], data_url(picture(CASE["image"]) + bytes(4096)))
+    assert reply.text == CASE["answer"]
+    assert gateway.get("/v1/jobs/" + reply.headers["x-margay-job"]).json["attempt"] == 1
+    assert fleet.redis.client()("HGET", BASE + "meta", "takeovers") is None
+    slow.listening.close()
+
+
 def test_what_the_document_says_of_jobs(fleet):
     gateway, _ = fleet.gateway(), fleet.worker()
     document = gateway.get("/openapi.json").json
@@ -347,22 +557,25 @@ def test_back_pressure_and_who_waits_too_long(fleet):
     assert ready["ready"] and "no worker" in ready["detail"]
 
 
-def test_priorities_and_shares_of_keys(fleet):
+def test_priorities_and_shares_of_keys(fleet, large):
     gateway = fleet.gateway("--api-key", "ann", "--api-key", "bob")
 
     def hand_in(key, **headers):
-        body = {**question("hi"), "max_tokens": 1}
-        return gateway.post("/v1/chat/completions", body, X_Api_Key=key, X_Margay_Background="1", **headers).json["id"]
+        return gateway.post("/v1/chat/completions", long(400), X_Api_Key=key, X_Margay_Background="1", **headers).json["id"]
     ann = [hand_in("ann") for _ in range(6)]
     bob = [hand_in("bob") for _ in range(2)]
     high = [hand_in("ann", X_Margay_Priority="high") for _ in range(2)]
-    fleet.worker("--parallel", 1)
+    fleet.worker("--parallel", 2, *large[0], env=large[1])
     r = fleet.redis.client()
     gateway.wait(lambda: all(job_state(fleet, j) == "done" for j in ann + bob + high))
-    started = sorted(ann + bob + high, key=lambda j: int(r("XREVRANGE", BASE + "ev:" + j, "+", "-", "COUNT", 1)[0][0] == 0) or
-                     (int(r("HGET", BASE + "job:" + j, "started")), int(r("HGET", BASE + "job:" + j, "ended"))))
-    assert set(started[:2]) == set(high)
-    assert all(r("HGET", BASE + "job:" + j, "attempt") == "1" for j in started)
+    began, ended = ({j: int(r("HGET", BASE + "job:" + j, what)) for j in ann + bob + high} for what in ("started", "ended"))
+    assert max(began[j] for j in high) <= min(began[j] for j in ann + bob)
+    assert [began[j] for j in ann] == sorted(began[j] for j in ann)
+    for a in ann:  # never a second one of hers while one of his waits
+        beside = [j for j in ann + high if j != a and began[j] <= began[a] < ended[j]]
+        assert not beside or not [j for j in bob if began[j] > began[a]]
+    assert max(began[j] for j in bob) < began[ann[-2]]
+    assert all(r("HGET", BASE + "job:" + j, "attempt") == "1" for j in began)
 
 
 def test_redis_away_is_said_at_once_and_once(fleet):
@@ -504,3 +717,56 @@ def test_a_redis_user_with_no_more_rights_than_docs_say(fleet):
         for p in programs:
             assert p.stop() == 0, "".join(p.log)
     assert not [l for p in programs for l in p.log if "replied" in l or "queue:" in l]
+
+
+def whole_life(commands, n_worker=2):
+    """Programs as `commands` makes them: answers, a stream, a job in the background, one that is cancelled, a worker that dies."""
+    programs = []
+    try:
+        programs += [commands("serve"), *(commands("worker") for _ in range(n_worker))]
+        gateway, *workers = (p.ready() for p in programs)
+        for stream in (False, True):
+            assert gateway.chat(CASE["question"], picture(CASE["image"]), stream=stream).status == 200
+        gateway.wait(lambda: gateway.metric("queue_workers") == n_worker, 20)
+        c, r = gateway.open_stream(long(400))
+        got = read_some(r, 200)
+        busy = next(w for w in workers if w.metric("requests_running"))
+        busy.kill()
+        programs.remove(busy)
+        assert read_all(r, got).endswith("data: [DONE]\n\n")
+        job = gateway.chat("hi", headers={"X-Margay-Background": "1"}, **LONG, max_tokens=5000).json["id"]
+        assert gateway.call("DELETE", "/v1/jobs/" + job).status == 200
+        gateway.wait(lambda: gateway.get("/v1/jobs/" + job).json["status"] == "cancelled", 20)
+        return gateway
+    finally:
+        for p in programs:
+            assert p.stop() == 0, "".join(p.log)
+
+
+def test_over_tls_to_a_server_that_wants_a_certificate(redis, tmp_path):
+    folder = certificates(tmp_path)
+    url = f"rediss://localhost:{redis(tls=folder).port}"
+    ca = ["--redis-ca-file", folder / "ca.pem"]
+    known = [*ca, "--redis-cert-file", folder / "server.pem", "--redis-key-file", folder / "server.key"]
+    whole_life(lambda command: Program(command, url, "--queue-lease", 2, *known, *(["--threads", 1] if command == "worker" else [])))
+    for options in (ca, []):  # no certificate; an authority that is not known
+        p = Program("serve", url, *options)
+        try:
+            assert p.chat("hi").status == 503 and p.get("/ready").status == 503
+        finally:
+            assert p.stop() == 0, "".join(p.log)
+
+
+def test_on_a_node_of_a_cluster(redis):
+    """Every key of a queue is in one slot: nothing is asked of a node that has only others, and scripts keep to their slot."""
+    port = next(n for n in iter(free_port, None) if n <= 55000)
+    server = redis("--cluster-enabled", "yes", port=port)
+    node = Redis(server.port)
+    node("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    end = time.monotonic() + 20
+    while "cluster_state:ok" not in node("CLUSTER", "INFO"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    whole_life(lambda command: Program(command, f"redis://127.0.0.1:{server.port}", "--queue-lease", 2, *(["--threads", 1] if command == "worker" else [])))
+    keys = node("KEYS", "*")
+    assert keys and len({node("CLUSTER", "KEYSLOT", k) for k in keys}) == 1

@@ -3,7 +3,7 @@ import hashlib, importlib.util, pathlib, random, time
 
 import pytest
 
-from resp import Redis
+from resp import Redis, RedisError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LUA = (ROOT / "src" / "store" / "job_queue.lua").read_text()
@@ -20,6 +20,14 @@ class Queue:
 
     def __call__(self, op, *args):
         return self.redis("EVALSHA", self.sha, 1, BASE + "meta", op, *args)
+
+    def blob(self, data, tenant=ANN):
+        digest = hashlib.sha256(data).hexdigest()
+        assert self("blob", tenant, digest, 600, data) == "ok"
+        return digest
+
+    def ttl(self, digest, tenant=ANN):
+        return self.redis("TTL", BASE + "blob:" + tenant + ":" + digest)
 
     def submit(self, tenant=ANN, priority="normal", id=None, blobs=(), wait=60000, most=100, bytes=10, max_bytes=1 << 30, gw="g1",
                body="{}"):
@@ -102,7 +110,7 @@ def test_of_a_lost_workers_attempt_nothing_is_taken_any_more(queue):
     assert queue.emit(id, 1, "of the dead") == "lost"
     (job,) = queue.take("w2")
     assert job[0] == id and job[1] == "2" and job[9] == "3"  # it goes on behind 3 bytes
-    assert queue.emit(id, 1, "of the dead") == "lost" and queue("beat", "w1", 1000, 1, "", id, 1) == [id, "lost"]
+    assert queue.emit(id, 1, "of the dead") == "lost" and queue("beat", "w1", 1000, 1, "", id, 1) == [id, "1", "lost"]
     assert queue.emit(id, 2, "def", "done", head="200") == "ok"
     assert "".join(e[1].get("d", "") for e in queue.events(id)) == "abcdef"
     assert len([e for e in queue.events(id) if "h" in e[1]]) == len([e for e in queue.events(id) if "e" in e[1]]) == 1
@@ -247,7 +255,7 @@ def test_cancel(queue):
     assert queue("cancel", waiting, ANN) == "ok" and queue.state(waiting) == "cancelled"
     assert queue.ids(n=3) == [running]
     assert queue("cancel", running, ANN) == "ok" and queue.state(running) == "running"
-    assert queue("beat", "w1", 1000, 1, "", running, 1) == [running, "cancel"]
+    assert queue("beat", "w1", 1000, 1, "", running, 1) == [running, "1", "cancel"]
     assert queue.emit(running, 1, "x") == "cancel" and queue.emit(running, 1, "", "cancelled", "cancelled") == "cancel"
     assert queue.state(running) == "cancelled" and queue("cancel", running, ANN) == "ended"
 
@@ -359,3 +367,126 @@ def test_books_balance_whatever_happens(queue):
     assert queue.redis("XLEN", BASE + "jobs") == 0 and queue.redis("XPENDING", BASE + "jobs", "workers")[0] == 0
     left = [k for k in queue.redis("KEYS", "*") if not k.startswith((BASE + "job:", BASE + "ev:"))]
     assert sorted(left) == [BASE + "jobs", BASE + "meta"]
+
+
+def test_a_take_stops_at_so_many_bytes_of_bodies(queue):
+    ids = [queue.submit(body="x" * (6 << 20)) for _ in range(5)]
+    assert queue.ids(n=5) == ids[:3] and queue.ids(n=5) == ids[3:]
+    large = [queue.submit(body="x" * (20 << 20)) for _ in range(2)]
+    assert queue.ids(n=2) == large[:1]
+
+
+def test_pictures_stay_a_minute_after_the_last_open_job_that_names_them(queue):
+    shared, alone = queue.blob(b"shared"), queue.blob(b"alone")
+    first = queue.submit(blobs=[("a", shared), ("b", alone)])
+    second = queue.submit(blobs=[("a", shared)], wait=300_000)
+    queue.take()
+    queue.emit(first, 1, "", "done")
+    assert 0 < queue.ttl(alone) <= 60 and queue.ttl(shared) > 300
+    queue("cancel", second, ANN)
+    assert 0 < queue.ttl(shared) <= 60
+    third = queue.submit(blobs=[("a", shared)])
+    assert queue.last[0] == "ok" and queue.ttl(shared) > 300  # renewed
+    queue.take()
+    assert queue.ttl(shared) > 60
+    queue.redis("EXPIRE", BASE + "blob:" + ANN + ":" + shared, 10)
+    queue("release", third, 1, 0)
+    assert queue.ttl(shared) > 300 and queue.redis("HGETALL", BASE + "uses") == [ANN + ":" + shared, "1"]
+
+
+@pytest.fixture
+def full(queue):
+    """Redis refuses whatever takes memory, from `full()` on."""
+    queue("inbox", "g1")
+    return lambda: (queue.redis("CONFIG", "SET", "maxmemory-policy", "noeviction"), queue.redis("CONFIG", "SET", "maxmemory", 1))
+
+
+def test_a_full_redis_refuses_new_jobs_and_what_is_open_goes_on(queue, full):
+    ids = [queue.submit() for _ in range(7)]
+    digest = queue.blob(b"picture")
+    queue.reap()
+    queue.take(n=3)
+    full()
+    for refused in (lambda: queue.submit(), lambda: queue.submit(blobs=[("a", digest)]), lambda: queue.blob(b"more")):
+        with pytest.raises(RedisError, match="OOM"):
+            refused()
+    queue.submit(id=ids[0])
+    assert queue.last == ["known", "running"]
+    assert queue.emit(ids[0], 1, "abc", head="200") == "ok" and queue.emit(ids[0], 1, "d", "done") == "ok"
+    assert queue("release", ids[1], 1, 0) == "ok" and queue("cancel", ids[3], ANN) == "ok" and queue.state(ids[3]) == "cancelled"
+    assert queue("beat", "w1", 5000, 1, "about", ids[2], 1) == [] and queue("look")[2] == ["about"]
+    assert queue("inbox", "g2") and queue.state(ids[4]) == "waiting" and queue("state", ids[4], ANN, "g2")
+    assert queue.ids(n=1) == [ids[1]] and queue("mine", "w1", ids[2]) == 1
+    assert queue("bye", "w9") == "ok" and queue("note", "g1", ids[4]) == "ok"
+    queue.late()
+    assert queue.reap() == 1 and queue.state(ids[2]) == "waiting"
+    queue.redis("CONFIG", "SET", "maxmemory", 0)
+    queue.submit()
+    assert queue.last[0] == "ok"
+
+
+def test_giving_back_as_a_failed_start_ends_as_a_dead_letter(queue):
+    id = queue.submit()
+    for attempt in (1, 2, 3):
+        assert queue.ids() == [id]
+        assert queue("release", id, attempt, 1, 3) == "ok" and queue.state(id) == ("waiting" if attempt < 3 else "dead")
+    assert queue.events(id)[-1][1] == {"e": "dead", "c": "worker_lost"} and queue.redis("XLEN", BASE + "dead") == 1
+
+
+def test_a_key_with_fewer_bytes_displaces_the_newest_of_the_key_that_has_most(queue):
+    big = [queue.submit(ANN, bytes=300, max_bytes=1000) for _ in range(3)]
+    mine = queue.submit(BOB, bytes=250, max_bytes=1000)
+    assert queue.last[0] == "ok" and queue.state(mine, BOB) == "waiting" and queue.state(big[2]) == "failed"
+    assert queue.events(big[2])[-1][1]["c"] == "queue_full" and queue.meta("bytes") == 850
+    queue.submit(ANN, bytes=200, max_bytes=1000)
+    assert queue.last[0] == "full"  # it has most itself
+    queue.submit(BOB, bytes=300, max_bytes=1000)
+    assert queue.last[0] == "full" and queue.state(big[1]) == "waiting"  # 550 would be more than the 300 left to the other
+    small = [queue.submit(BOB, bytes=10, max_bytes=1000) for _ in range(2)]
+    queue.submit(BOB, bytes=40, max_bytes=1000)
+    assert queue.last[0] == "ok" and all(queue.state(j, BOB) == "waiting" for j in small)
+    assert queue.redis("ZSCORE", BASE + "heavy", ANN) == "600"
+
+
+def test_for_one_large_job_several_small_ones_make_room(queue):
+    small = [queue.submit(ANN, bytes=100, max_bytes=1000) for _ in range(10)]
+    queue.submit(BOB, bytes=350, max_bytes=1000)
+    assert queue.last[0] == "ok" and [queue.state(j) for j in small] == ["waiting"] * 6 + ["failed"] * 4
+    queue.submit(BOB, bytes=900, max_bytes=1000)  # not so much
+    assert queue.last[0] == "full" and queue.state(small[5]) == "waiting"
+
+
+def test_counts_of_jobs_that_have_vanished_do_not_last(queue):
+    ids = [queue.submit(bytes=500, max_bytes=1000) for _ in range(2)]
+    queue.take()
+    for id in ids:  # evicted, or expired with all workers away
+        queue.redis("DEL", BASE + "job:" + id)
+    queue.submit(bytes=500, max_bytes=1000)
+    assert queue.last[0] == "full"
+    queue.reap()
+    assert [queue.meta(f) for f in ("waiting", "bytes")] == [0, 0] and queue.redis("EXISTS", BASE + "run", BASE + "wait") == 0
+    id = queue.submit(bytes=500, max_bytes=1000)
+    assert queue.last == ["ok", 0]
+    assert id in queue.ids(n=3) and queue.emit(id, 1, "", "done") == "ok"
+    queue.reap()
+    assert [queue.meta(f) for f in ("waiting", "bytes")] == [0, 0]
+
+
+def test_of_all_that_reap_one_a_second_does(queue):
+    id = queue.submit()
+    queue.reap()
+    queue.take()
+    queue.late()
+    assert queue("reap", LEASE, 3, 60000) == 0 and queue.state(id) == "running"
+    assert queue("reap", LEASE, 3, 200) == 1 and queue.state(id) == "waiting"
+
+
+def test_who_hands_in_again_is_told_at_once(queue):
+    queue("inbox", "g1")
+    id = queue.submit()
+    queue.take()
+    queue.emit(id, 1, "x", "done")
+    place = queue("inbox", "g2")
+    queue.submit(id=id, gw="g2")
+    assert queue.last == ["known", "done"]
+    assert [n[1] for n in queue.redis("XREAD", "STREAMS", BASE + "gw:g2", place)[0][1]] == [["j", id]]

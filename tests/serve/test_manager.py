@@ -1,9 +1,9 @@
 """margay serve under a service manager: what it is told (NOTIFY_SOCKET), sockets that it hands over (LISTEN_FDS); margay health."""
-import http.client, http.server, json, os, signal, socket, subprocess, sys, threading, time
+import fcntl, http.client, http.server, json, os, signal, socket, subprocess, sys, threading, time
 
 import pytest
 
-from conftest import BIN, SANITIZED, question
+from conftest import BIN, ROOT, SAMPLES, SANITIZED, question
 
 LONG = {"max_tokens": 100000, "ignore_eos": True, "temperature": 5, "top_k": 0, "top_p": 1, "stream": True}
 
@@ -119,6 +119,28 @@ def test_signs_of_life(manager):
     gaps = [b - a for a, b in zip([first, *times], times)]
     assert len(times) >= 3 and max(gaps) < every, gaps
     assert took > 2.5 and times[-1] > m.told[stopping][0] + 1, "none while draining"
+
+
+@pytest.mark.parametrize("sig, status", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("command", [["serve"], ["worker", "--queue", "redis://127.0.0.1:1"]])
+def test_stopped_while_it_loads(tmp_path, command, sig, status):
+    """Another process converts the weights (its lock is held here), for which this one waits."""
+    model = ["-m", ROOT / "models/demo", "--weights", "int8", "--cache-dir", tmp_path]
+    assert subprocess.run([BIN, "ask", *model, next(SAMPLES.glob("*.png")), "Total?"], capture_output=True).returncode == 0
+    (lock,) = tmp_path.rglob("*.lock")
+    lock.with_suffix("").unlink()
+    with open(lock) as f, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        told.bind(str(tmp_path / "notify"))
+        told.settimeout(60)
+        p = subprocess.Popen([BIN, *command, "--port", "0", *model], stderr=subprocess.PIPE, env={**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")})
+        assert told.recv(100) == b"STATUS=loading the model"
+        inode, end = str(lock.stat().st_ino), time.monotonic() + 60
+        while not any("->" in l and inode in l for l in open("/proc/locks")) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert p.poll() is None
+        p.send_signal(sig)
+        assert p.wait(60) == status, p.stderr.read()
 
 
 @pytest.mark.parametrize("env", [{}, {"WATCHDOG_USEC": "400000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}])

@@ -219,8 +219,9 @@ static void on_id(void *user, const char *id) {
     snprintf(user, MG_JOB_ID_BYTES, "%s", id);
 }
 
-static void on_owner(void *user, const char *id, enum mg_owner owner) {
-    (void)id;
+static void on_owner(void *user, const char *id, unsigned attempt, enum mg_owner owner) {
+    assert_string_equal(id, id2);
+    assert_int_equal(attempt, 1);
     *(enum mg_owner *)user = owner;
 }
 
@@ -258,6 +259,82 @@ static void workers_and_gateways_are_woken(void **state) {
     assert_int_equal(mg_queue_emit(q, id2, 1, "", 1, x, NULL, NULL, &owner, NULL), MG_OK);
     assert_int_equal(owner, MG_OWNER_LOST);
     assert_int_equal(mg_queue_bye(q, "w1", NULL), MG_OK);
+}
+
+/* Bytes of that many events, of each of three jobs. */
+static void on_large(void *user, const struct mg_queue_event *e) {
+    size_t *n = user;
+    n[e->job] += e->data.n;
+}
+
+static void events_that_are_too_large_for_one_reply_come_all_the_same(void **state) {
+    static const char *const ids[] = {"job-a", "job-b", "job-c", "job-d"}, *const after[] = {
+                                                                               "0-0", "0-0", "0-0",
+                                                                               "0-0"};
+    size_t each = (size_t)20 << 20, n[4] = {0};
+    char *data = malloc(each);
+    struct mg_err err = {0};
+    (void)state;
+    assert_non_null(data);
+    memset(data, 'x', each);
+    for (int i = 0; i < 4; i++)
+        command("XADD margay:{q:unit}:ev:%s %d-0 d %b", ids[i], (int)each, data, each);
+    free(data);
+    assert_int_equal(mg_queue_events(q, ids, after, 4, on_large, n, &err), MG_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(n[i], each);
+        command("DEL margay:{q:unit}:ev:%s", ids[i]);
+    }
+}
+
+static void a_picture_decides_among_the_next_32_for_half_a_minute(void **state) {
+    char id[24][MG_JOB_ID_BYTES], place[MG_JOB_PLACE_BYTES];
+    enum mg_submit told;
+    enum mg_owner owner;
+    double seconds;
+    struct mg_job_blob blob = {.name = "file-x"};
+    struct mg_slice data = {(const uint8_t *)"p", 1};
+    uint8_t digest[MG_SHA256_BYTES];
+    const char *const have[] = {blob.digest};
+    (void)state;
+    mg_sha256("p", 1, digest);
+    mg_hex(digest, sizeof digest, blob.digest);
+    for (int i = 0; i < 24; i++) {
+        bool with = i == 20 || i == 21;
+        snprintf(id[i], sizeof id[i], "job-%032d", i);
+        struct mg_job_order o = order(id[i], with ? &blob : NULL, with ? &data : NULL);
+        assert_int_equal(mg_queue_submit(q, &o, &told, &seconds, NULL), MG_OK);
+    }
+    const int ago[] = {-20000, -15000}; /* ms */
+    const int next[] = {20, 0};         /* after 20 s a picture decides; after 35 the oldest goes */
+    for (int i = 0; i < 2; i++) {
+        command("HINCRBY margay:{q:unit}:job:%s created %d", id[0], ago[i]);
+        assert_int_equal(mg_queue_take(q, "w1", 1, have, 1, on_job, NULL, place, NULL), MG_OK);
+        assert_string_equal(got_id, id[next[i]]);
+        assert_int_equal(
+            mg_queue_emit(q, got_id, 1, "", 0, (struct mg_slice){0}, "done", "", &owner, NULL),
+            MG_OK);
+    }
+    bool found;
+    for (int i = 1; i < 24; i++)
+        assert_int_equal(mg_queue_cancel(q, id[i], ann, &found, NULL), MG_OK);
+}
+
+static void a_full_server_is_said_and_stays_connected(void **state) {
+    struct mg_job_order o = order("job-33333333333333333333333333333333", NULL, NULL);
+    struct mg_queue_look look;
+    enum mg_submit told;
+    double seconds;
+    struct mg_err err = {0};
+    (void)state;
+    command("CONFIG SET maxmemory 1");
+    for (int i = 0; i < 2; i++) {
+        assert_int_not_equal(mg_queue_submit(q, &o, &told, &seconds, &err), MG_OK);
+        assert_string_equal(err.code, "redis_full");
+        assert_true(mg_queue_is_up(q));
+    }
+    assert_int_equal(mg_queue_look(q, &look, NULL, NULL, NULL), MG_OK);
+    command("CONFIG SET maxmemory 0");
 }
 
 static void what_other_hands_have_written_is_refused(void **state) {
@@ -316,6 +393,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_goes_in_and_its_answer_comes_out),
         cmocka_unit_test(workers_and_gateways_are_woken),
+        cmocka_unit_test(events_that_are_too_large_for_one_reply_come_all_the_same),
+        cmocka_unit_test(a_picture_decides_among_the_next_32_for_half_a_minute),
+        cmocka_unit_test(a_full_server_is_said_and_stays_connected),
         cmocka_unit_test(what_other_hands_have_written_is_refused),
         cmocka_unit_test(a_server_that_is_away_is_an_error_at_once_and_comes_back),
         cmocka_unit_test(names),

@@ -426,6 +426,45 @@ static void budget(void **state) {
     kill_server(&s);
 }
 
+/* An entry of a short life comes into a shard whose others live long: what is counted of these has
+ * to outlive them. */
+static void lives(void **state) {
+    (void)state;
+    const double day = 86400;
+    struct server s = {0};
+    struct mg_redis_names names;
+    unsigned at = 0;
+    start(&s);
+    struct mg_byte_store *store = open_with(s.url, 10 * day, 16 * MB);
+    struct mg_store_key lasting = in_shard(5, &at), brief = in_shard(5, &at);
+    char words[256];
+    mg_redis_names_make(&lasting, &names);
+    put_and_wait(store, &lasting, 1, 1000);
+    uint8_t head[4] = {1, 2, 3, 2}, *body = body_of(2, 1000);
+    uint64_t before = ended(store);
+    mg_store_put(store, &brief, head, sizeof head, body, 1000, 60, free, body);
+    for (int i = 0; i < 4000 && ended(store) == before; i++) pause_for(0.001);
+    assert_int_equal(counts(store).put[0].kept, 2);
+    snprintf(words, sizeof words, "PTTL %s", names.entry);
+    long long life = ask(&s, words);
+    assert_true(life > 9 * day * 1000);
+    const char *const books[] = {names.index, names.sizes};
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof words, "PTTL %s", books[i]);
+        assert_true(ask(&s, words) > life);
+    }
+    /* nor does a touch by one that keeps things for a shorter time */
+    struct mg_byte_store *other = open_with(s.url, 60, 16 * MB);
+    assert_int_equal(look(other, &brief, 2, 1000) + look(other, &brief, 2, 1000), 2);
+    mg_store_close(other); /* what it has queued is done */
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof words, "PTTL %s", books[i]);
+        assert_true(ask(&s, words) > life);
+    }
+    mg_store_close(store);
+    kill_server(&s);
+}
+
 /* Reads one after another while the server is away: none takes longer than the limit, then none is
  * begun. Gives how many waited. */
 static int wait_in_vain(struct mg_byte_store *store) {
@@ -736,7 +775,8 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "time") == 0) return measure();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trips), cmocka_unit_test(not_believed), cmocka_unit_test(budget),
-        cmocka_unit_test(away),        cmocka_unit_test(bounded),      cmocka_unit_test(rights),
-        cmocka_unit_test(cluster),     cmocka_unit_test(full),         cmocka_unit_test(bad_urls)};
+        cmocka_unit_test(lives),       cmocka_unit_test(away),         cmocka_unit_test(bounded),
+        cmocka_unit_test(rights),      cmocka_unit_test(cluster),      cmocka_unit_test(full),
+        cmocka_unit_test(bad_urls)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
