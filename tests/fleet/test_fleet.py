@@ -4,6 +4,8 @@ import concurrent.futures, importlib.util, json, os, re, signal, socket, struct,
 import pytest
 
 from conftest import BASE, ROOT, SLOW, Program, serving
+from redis_server import certificates, free_port
+from resp import Redis
 from serve_conftest import RIGHT, data_url, picture, question, upload
 
 LONG = {"ignore_eos": True, "temperature": 5, "top_k": 0, "top_p": 1}
@@ -715,3 +717,56 @@ def test_a_redis_user_with_no_more_rights_than_docs_say(fleet):
         for p in programs:
             assert p.stop() == 0, "".join(p.log)
     assert not [l for p in programs for l in p.log if "replied" in l or "queue:" in l]
+
+
+def whole_life(commands, n_worker=2):
+    """Programs as `commands` makes them: answers, a stream, a job in the background, one that is cancelled, a worker that dies."""
+    programs = []
+    try:
+        programs += [commands("serve"), *(commands("worker") for _ in range(n_worker))]
+        gateway, *workers = (p.ready() for p in programs)
+        for stream in (False, True):
+            assert gateway.chat(CASE["question"], picture(CASE["image"]), stream=stream).status == 200
+        gateway.wait(lambda: gateway.metric("queue_workers") == n_worker, 20)
+        c, r = gateway.open_stream(long(400))
+        got = read_some(r, 200)
+        busy = next(w for w in workers if w.metric("requests_running"))
+        busy.kill()
+        programs.remove(busy)
+        assert read_all(r, got).endswith("data: [DONE]\n\n")
+        job = gateway.chat("hi", headers={"X-Margay-Background": "1"}, **LONG, max_tokens=5000).json["id"]
+        assert gateway.call("DELETE", "/v1/jobs/" + job).status == 200
+        gateway.wait(lambda: gateway.get("/v1/jobs/" + job).json["status"] == "cancelled", 20)
+        return gateway
+    finally:
+        for p in programs:
+            assert p.stop() == 0, "".join(p.log)
+
+
+def test_over_tls_to_a_server_that_wants_a_certificate(redis, tmp_path):
+    folder = certificates(tmp_path)
+    url = f"rediss://localhost:{redis(tls=folder).port}"
+    ca = ["--redis-ca-file", folder / "ca.pem"]
+    known = [*ca, "--redis-cert-file", folder / "server.pem", "--redis-key-file", folder / "server.key"]
+    whole_life(lambda command: Program(command, url, "--queue-lease", 2, *known, *(["--threads", 1] if command == "worker" else [])))
+    for options in (ca, []):  # no certificate; an authority that is not known
+        p = Program("serve", url, *options)
+        try:
+            assert p.chat("hi").status == 503 and p.get("/ready").status == 503
+        finally:
+            assert p.stop() == 0, "".join(p.log)
+
+
+def test_on_a_node_of_a_cluster(redis):
+    """Every key of a queue is in one slot: nothing is asked of a node that has only others, and scripts keep to their slot."""
+    port = next(n for n in iter(free_port, None) if n <= 55000)
+    server = redis("--cluster-enabled", "yes", port=port)
+    node = Redis(server.port)
+    node("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    end = time.monotonic() + 20
+    while "cluster_state:ok" not in node("CLUSTER", "INFO"):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    whole_life(lambda command: Program(command, f"redis://127.0.0.1:{server.port}", "--queue-lease", 2, *(["--threads", 1] if command == "worker" else [])))
+    keys = node("KEYS", "*")
+    assert keys and len({node("CLUSTER", "KEYSLOT", k) for k in keys}) == 1

@@ -440,7 +440,7 @@ static void lives(void **state) {
     char words[256];
     mg_redis_names_make(&lasting, &names);
     put_and_wait(store, &lasting, 1, 1000);
-    uint8_t head[4] = {1, 2, 3, 4}, *body = body_of(2, 1000);
+    uint8_t head[4] = {1, 2, 3, 2}, *body = body_of(2, 1000);
     uint64_t before = ended(store);
     mg_store_put(store, &brief, head, sizeof head, body, 1000, 60, free, body);
     for (int i = 0; i < 4000 && ended(store) == before; i++) pause_for(0.001);
