@@ -472,7 +472,7 @@ def test_who_leaves_cancels_and_so_does_delete(fleet, large):
 def test_a_job_longer_than_the_lease_runs_once(fleet, large):
     gateway, _ = fleet.gateway("--queue-lease", 1), fleet.worker("--queue-lease", 1, *large[0], env=large[1])
     began = time.monotonic()
-    reply = gateway.post("/v1/chat/completions", long(9000, stream=True))
+    reply = gateway.post("/v1/chat/completions", long(15000, stream=True))
     assert time.monotonic() - began > 2, "too fast to show anything"
     assert streamed(reply.body.decode())[1][-1] == "[DONE]"
     assert gateway.get("/v1/jobs/" + reply.headers["x-margay-job"]).json["attempt"] == 1
@@ -734,7 +734,7 @@ def whole_life(commands, n_worker=2):
         busy.kill()
         programs.remove(busy)
         assert read_all(r, got).endswith("data: [DONE]\n\n")
-        job = gateway.chat("hi", headers={"X-Margay-Background": "1"}, **LONG, max_tokens=5000).json["id"]
+        job = gateway.chat("hi", headers={"X-Margay-Background": "1"}, **LONG, max_tokens=15000).json["id"]
         assert gateway.call("DELETE", "/v1/jobs/" + job).status == 200
         gateway.wait(lambda: gateway.get("/v1/jobs/" + job).json["status"] == "cancelled", 20)
         return gateway
@@ -743,12 +743,20 @@ def whole_life(commands, n_worker=2):
             assert p.stop() == 0, "".join(p.log)
 
 
-def test_over_tls_to_a_server_that_wants_a_certificate(redis, tmp_path):
+def lives(url, large, *more):
+    """As whole_life wants them: workers whose answers may take longer than a cancel on its way."""
+    def start(command):
+        own, env = (["--threads", 1, *large[0]], large[1]) if command == "worker" else ([], None)
+        return Program(command, url, "--queue-lease", 2, *more, *own, env=env)
+    return start
+
+
+def test_over_tls_to_a_server_that_wants_a_certificate(redis, large, tmp_path):
     folder = certificates(tmp_path)
     url = f"rediss://localhost:{redis(tls=folder).port}"
     ca = ["--redis-ca-file", folder / "ca.pem"]
     known = [*ca, "--redis-cert-file", folder / "server.pem", "--redis-key-file", folder / "server.key"]
-    whole_life(lambda command: Program(command, url, "--queue-lease", 2, *known, *(["--threads", 1] if command == "worker" else [])))
+    whole_life(lives(url, large, *known))
     for options in (ca, []):  # no certificate; an authority that is not known
         p = Program("serve", url, *options)
         try:
@@ -757,7 +765,7 @@ def test_over_tls_to_a_server_that_wants_a_certificate(redis, tmp_path):
             assert p.stop() == 0, "".join(p.log)
 
 
-def test_on_a_node_of_a_cluster(redis):
+def test_on_a_node_of_a_cluster(redis, large):
     """Every key of a queue is in one slot: nothing is asked of a node that has only others, and scripts keep to their slot."""
     port = next(n for n in iter(free_port, None) if n <= 55000)
     server = redis("--cluster-enabled", "yes", port=port)
@@ -767,6 +775,6 @@ def test_on_a_node_of_a_cluster(redis):
     while "cluster_state:ok" not in node("CLUSTER", "INFO"):
         assert time.monotonic() < end
         time.sleep(0.05)
-    whole_life(lambda command: Program(command, f"redis://127.0.0.1:{server.port}", "--queue-lease", 2, *(["--threads", 1] if command == "worker" else [])))
+    whole_life(lives(f"redis://127.0.0.1:{server.port}", large))
     keys = node("KEYS", "*")
     assert keys and len({node("CLUSTER", "KEYSLOT", k) for k in keys}) == 1

@@ -28,6 +28,7 @@ def watch_live(port):
     """Asks /live each 20 ms on a new connection until standard input ends, and prints the seconds that each took (JSON)."""
     over, late = threading.Event(), []
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    print("asking", flush=True)
     while not over.wait(0.02):
         begun = time.perf_counter()
         c = http.client.HTTPConnection("127.0.0.1", port)
@@ -45,6 +46,7 @@ def live_watched(s):
     watcher = subprocess.Popen([sys.executable, __file__, "live", str(s.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, watcher.pid, -15)
+    assert watcher.stdout.readline() == "asking\n"
     late = []
     try:
         yield late
