@@ -121,6 +121,7 @@ def test_signs_of_life(manager):
     assert took > 2.5 and times[-1] > m.told[stopping][0] + 1, "none while draining"
 
 
+@pytest.mark.skipif(os.environ.get("MARGAY_BUILD") == "tsan", reason="ThreadSanitizer holds signals back while flock waits")
 @pytest.mark.parametrize("sig, status", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("command", [["serve"], ["worker", "--queue", "redis://127.0.0.1:1"]])
 def test_stopped_while_it_loads(tmp_path, command, sig, status):
