@@ -1,5 +1,5 @@
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { key } from "../lib/api";
 import { DEFAULTS, type Settings } from "../lib/types";
 import { add, change, connect, forget, refreshTalks, set, show, state, t, useKey } from "../state";
@@ -8,7 +8,8 @@ import { Icon } from "./icons";
 export function Dialog({ name, title, children, onClose }: { name: string; title: string; children: ComponentChildren; onClose?: () => void }): JSX.Element {
   const ref = useRef<HTMLDialogElement>(null);
   const gone = useRef(false);
-  useEffect(() => {
+  // Not a passive effect: its cleanup would come after the next paint, and keys pressed until then would go nowhere.
+  useLayoutEffect(() => {
     const before = document.activeElement as HTMLElement | null;
     const dialog = ref.current;
     if (!dialog?.open) dialog?.showModal();
