@@ -127,7 +127,7 @@ class Build:
 
     def pytest(self, name, *args):
         env = {**self.env, "MARGAY_BIN": str(self.folder / "margay"), "PYTHONDONTWRITEBYTECODE": "1",
-               "MARGAY_BUILD": "sanitized" if self.sanitized else self.name}
+               "MARGAY_BUILD": "sanitized" if self.name == "san" else self.name}
         with tempfile.TemporaryDirectory() as tmp:
             xml = pathlib.Path(tmp, "report.xml")
             p = subprocess.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",

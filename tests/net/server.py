@@ -17,7 +17,7 @@ DATA = pathlib.Path(__file__).resolve().parent / "data"
 BUILD = pathlib.Path(os.environ.get("MARGAY_BIN", ROOT / "build" / "margay")).absolute().parent
 BIN = BUILD / "tests" / "net" / "http_test_server"
 LIMIT = 30.0  # seconds that anything may take at most, also under the sanitizers
-SANITIZED = os.environ.get("MARGAY_BUILD") == "sanitized"
+SANITIZED = os.environ.get("MARGAY_BUILD") in ("sanitized", "tsan")
 
 
 class Server:
